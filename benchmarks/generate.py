@@ -1,15 +1,13 @@
-"""Benchmark: nmtkit vs. CTranslate2 and transformers on the same checkpoint and the same cores.
+"""Benchmark: nmtkit vs. CTranslate2 on the same checkpoint and the same cores.
 
     pip install ctranslate2
     python benchmarks/generate.py averaged.pt test.en --beam 4 --beam 1
     python benchmarks/generate.py averaged.pt test.en --one-by-one --lines 100
-    python benchmarks/generate.py opus.pt test.en --transformers --length 15 --lines 16    # see benchmarks/opus_size.py
 
-The benchmark converts the checkpoint to CTranslate2's format, with --transformers also to a Marian model, and first
-compares the greedy translations of nmtkit and CTranslate2. Then it measures each engine in every precision, as one
-process with many threads and as many processes with one thread. Every engine runs in its own process, and the engines
-translate the whole text alternately, each with its own fastest batch size. Times are from text to text, without
-loading. The other engines use nmtkit's tokenizers.
+The benchmark converts the checkpoint to CTranslate2's format, and first compares the greedy translations of both
+engines. Then it measures each in every precision, as one process with many threads and as many processes with one
+thread. Every engine runs in its own process, and the engines translate the whole text alternately, each with its own
+fastest batch size. Times are from text to text, without loading. CTranslate2 uses nmtkit's tokenizers.
 
 Each result is the median of the turns, by wall time and by the CPU time of all processes of the engine. CPU time is
 more reliable on a busy machine. Linux only: CPU times are read from /proc. On a GPU (--device cuda) use wall times.
@@ -20,26 +18,22 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import click
 import ctranslate2
-import torch
 
 from nmtkit import Translator
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.conversion.ctranslate2 import to_ctranslate2
-from nmtkit.conversion.huggingface_export import to_huggingface
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.text.reading import read_lines
 
 TICK = os.sysconf("SC_CLK_TCK")
-NMTKIT, CTRANSLATE2, TRANSFORMERS = "nmtkit", "CTranslate2", "transformers"
+NMTKIT, CTRANSLATE2 = "nmtkit", "CTranslate2"
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Task:
     """The input and the limits that all engines share."""
 
     checkpoint: Path
-    folder: Path  # of the converted models
+    folder: Path  # of the converted model
     lines: list[str]
     length: int | None  # forced length of the output
     one_by_one: bool
@@ -102,33 +96,17 @@ def load_nmtkit(task: Task, setting: Setting) -> Translate:
     return translate
 
 
-class Pieces:
-    """The tokenizers of a checkpoint, for engines that translate pieces."""
-
-    def __init__(self, checkpoint: Path) -> None:
-        loaded = load_checkpoint(checkpoint)
-        self._source, self._target = loaded.source, loaded.target
-
-    def encode(self, lines: Sequence[str]) -> list[list[str]]:
-        return [self._source.vocab.to_pieces(ids) for ids in self._source.encode(lines)]
-
-    def decoded(self, outputs: list[list[str]]) -> list[list[str]]:
-        """Decode the outputs to text, as a user would, and return the pieces."""
-        for pieces in outputs:
-            self._target.decode(self._target.vocab.to_ids(pieces))
-        return outputs
-
-
 def load_ctranslate2(task: Task, setting: Setting) -> Translate:
     """Load CTranslate2 with the same limits and the same length penalty."""
     engine = ctranslate2.Translator(
-        str(task.folder / CTRANSLATE2),
+        str(task.folder),
         device=task.device,
         compute_type=setting.precision,
         inter_threads=setting.workers,
         intra_threads=setting.threads,
     )
-    pieces = Pieces(task.checkpoint)
+    checkpoint = load_checkpoint(task.checkpoint)
+    source, target = checkpoint.source, checkpoint.target
     length = 250 if task.length is None else task.length
     options = {
         "beam_size": setting.beam,
@@ -137,58 +115,23 @@ def load_ctranslate2(task: Task, setting: Setting) -> Translate:
         "min_decoding_length": task.length or 1,
     }
 
+    def encode(lines: Sequence[str]) -> list[list[str]]:
+        return [source.vocab.to_pieces(ids) for ids in source.encode(lines)]
+
     def translate(batch: int) -> list[list[str]]:
         if task.one_by_one:
-            results = [engine.translate_batch(pieces.encode([line]), **options)[0] for line in task.lines]
+            results = [engine.translate_batch(encode([line]), **options)[0] for line in task.lines]
         else:
-            sentences = pieces.encode(task.lines)
-            results = engine.translate_batch(sentences, max_batch_size=batch, batch_type="tokens", **options)
-        return pieces.decoded([result.hypotheses[0] for result in results])
+            results = engine.translate_batch(encode(task.lines), max_batch_size=batch, batch_type="tokens", **options)
+        outputs = [result.hypotheses[0] for result in results]
+        for pieces in outputs:
+            target.decode(target.vocab.to_ids(pieces))  # to text, as a user would
+        return outputs
 
     return translate
 
 
-def load_transformers(task: Task, setting: Setting) -> Translate:
-    """Load transformers with the same limits; its length penalty divides by the length."""
-    transformers: Any = import_module("transformers")
-    torch.set_num_threads(setting.threads)
-    model = transformers.MarianMTModel.from_pretrained(task.folder / TRANSFORMERS)
-    tokenizer = transformers.MarianTokenizer.from_pretrained(task.folder / TRANSFORMERS)
-    pieces = Pieces(task.checkpoint)
-    pad, length = model.config.pad_token_id, task.length
-    options = {
-        **{"num_beams": setting.beam, "bad_words_ids": [[pad]], "forced_eos_token_id": None},
-        **{"max_new_tokens": length or 250, "min_new_tokens": length},
-    }
-
-    @torch.inference_mode()
-    def translate(batch: int) -> list[list[str]]:
-        sentences = map(tokenizer.convert_tokens_to_ids, pieces.encode(task.lines))
-        ids = [[*sentence, model.config.eos_token_id] for sentence in sentences]
-        found: dict[int, list[str]] = {}
-        for numbers in batches_of(ids, 1 if task.one_by_one else batch):
-            longest = max(len(ids[number]) for number in numbers)
-            source = torch.tensor([ids[number] + [pad] * (longest - len(ids[number])) for number in numbers])
-            outputs = model.generate(source, attention_mask=(source != pad).long(), **options)
-            for number, output in zip(numbers, outputs[:, 1:].tolist(), strict=True):
-                found[number] = tokenizer.convert_ids_to_tokens(output, skip_special_tokens=True)
-        return pieces.decoded([found[number] for number in range(len(ids))])
-
-    return translate
-
-
-def batches_of(sentences: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
-    """The numbers of sentences in batches of similar lengths with at most so many tokens, or of one sentence."""
-    batch: list[int] = []
-    for number in sorted(range(len(sentences)), key=lambda number: len(sentences[number])):
-        if batch and (len(batch) + 1) * len(sentences[number]) > tokens:
-            yield batch
-            batch = []
-        batch.append(number)
-    yield batch
-
-
-LOADERS = {NMTKIT: load_nmtkit, CTRANSLATE2: load_ctranslate2, TRANSFORMERS: load_transformers}
+LOADERS = {NMTKIT: load_nmtkit, CTRANSLATE2: load_ctranslate2}
 
 
 def run_engine(connection: Connection, task: Task, setting: Setting) -> None:
@@ -247,7 +190,6 @@ class EngineProcess:
 @click.option("--length", type=int, help="Force the output length, for an untrained model.")
 @click.option("--one-by-one", is_flag=True, help="Translate sentence by sentence, to measure latency.")
 @click.option("--one-process", is_flag=True, help="Do not measure several processes of one thread each.")
-@click.option("--transformers", is_flag=True, help="Also measure transformers.")
 @click.option("--device", default="cpu")
 def main(
     checkpoint: Path,
@@ -260,7 +202,6 @@ def main(
     length: int | None,
     one_by_one: bool,
     one_process: bool,
-    transformers: bool,
     device: str,
 ) -> None:
     """Translate TEXT with CHECKPOINT, with each toolkit in turn."""
@@ -268,15 +209,10 @@ def main(
     texts = [line for line in list(read_lines(text))[:lines] if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
         to_ctranslate2(loaded, Path(folder) / CTRANSLATE2)
-        if transformers:
-            to_huggingface(loaded, Path(folder) / TRANSFORMERS)
-        task = Task(checkpoint, Path(folder), texts, length, one_by_one, device)
+        task = Task(checkpoint, Path(folder) / CTRANSLATE2, texts, length, one_by_one, device)
         compare_outputs(task)
         for beam in beams:
-            measured = settings(beam, cores, device, one_by_one or one_process)
-            if transformers:
-                measured.append(Setting(TRANSFORMERS, "float32", 1, cores, beam))
-            compare_speed(task, measured, turns, batches)
+            compare_speed(task, settings(beam, cores, device, one_by_one or one_process), turns, batches)
 
 
 def settings(beam: int, cores: int, device: str, one_process: bool) -> list[Setting]:

@@ -3,13 +3,11 @@
     python benchmarks/preprocess.py data/multi30k/train -s en -t de --pairs 1000000 --pairs 4000000
 
 The corpus is repeated to each number of pairs. Repeated words favor nmt-preprocess, which encodes each distinct word
-once: for a fair comparison give a text of at least that many pairs. A first run measures memory and, without
---spm-model, trains the SentencePiece model. Then nmt-preprocess and SentencePiece encode the corpus alternately with
-that model, in the same number of processes. With --baseline, another version of nmt-preprocess also takes its turns.
-For nmt-preprocess, the benchmark reports both the encoding and the whole command, with start-up, checks of the text
-and checksums. The SentencePiece processes only call its encoder; their reading is not timed. The best turn of each is
-compared, since other load can only slow a turn down. On a busy machine, compare CPU times.
-Linux only: memory is read from /proc.
+once: for a fair comparison give a text of at least that many pairs. Without --spm-model, a first run trains the
+SentencePiece model. Then nmt-preprocess and SentencePiece encode the corpus alternately with that model, in the same
+number of processes. For nmt-preprocess, the benchmark reports both the encoding and the whole command, with start-up,
+checks of the text and checksums. The SentencePiece processes only call its encoder; their reading is not timed. The
+best turn of each is compared, since other load can only slow a turn down. On a busy machine, compare CPU times.
 """
 
 import itertools
@@ -20,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +38,8 @@ BATCH = 4096  # lines per call of the encoder
 @click.option("--pairs", multiple=True, default=(1_000_000,), help="Size of the corpus; can be given several times.")
 @click.option("--vocab-size", default=8000)
 @click.option("--spm-model", type=click.Path(exists=True, path_type=Path), help="Use this model instead of a new one.")
-@click.option("--baseline", type=click.Path(exists=True, path_type=Path), help="bin/nmt-preprocess of another version.")
 @click.option("--workers", default=2)
-@click.option("--repeats", default=3, help="Turns of each; 0 measures memory only.")
+@click.option("--repeats", default=3, help="Turns of each.")
 def main(
     prefix: str,
     source_lang: str,
@@ -50,14 +47,11 @@ def main(
     pairs: tuple[int, ...],
     vocab_size: int,
     spm_model: Path | None,
-    baseline: Path | None,
     workers: int,
     repeats: int,
 ) -> None:
     """Compare nmt-preprocess with plain SentencePiece on the text PREFIX.SOURCE, PREFIX.TARGET."""
     sides = find_side(prefix, source_lang), find_side(prefix, target_lang)
-    commands = {"nmt-preprocess": COMMAND} | ({"baseline": baseline} if baseline else {})
-    vocabulary = ["--spm-model", spm_model] if spm_model else ["--vocab-size", vocab_size]
     for count in pairs:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -65,29 +59,21 @@ def main(
             for side, text in zip(sides, texts, strict=True):
                 repeat_text(side, count, text)
             options = ["-s", source_lang, "-t", target_lang, "--trainpref", folder / "text", "--workers", workers]
-            first = preprocess(COMMAND, [*options, "--destdir", folder / "first", *vocabulary], watch=True)
-            peaks = " ".join(f"{peak:.0f}" for peak in first.worker_peaks)
-            print(f"{count:,} pairs: resident memory {first.peak:.0f} MB, of the workers {peaks} MB", flush=True)
-            model = folder / "first" / "spm.model"
+            if (model := spm_model) is None:
+                preprocess([*options, "--destdir", folder / "first", "--vocab-size", vocab_size])
+                model = folder / "first" / "spm.model"
             options += ["--destdir", folder / "again", "--spm-model", model]
-            bare: list[Cost] = []
-            ours: dict[str, list[Cost]] = {name: [] for name in commands}
-            for _ in range(repeats):
-                bare.append(encode(texts, model, workers))
-                for name, command in commands.items():
-                    ours[name].append(preprocess(command, options))
-            if repeats:
-                compare(count, bare, ours)
+            turns = [(encode(texts, model, workers), preprocess(options)) for _ in range(repeats)]
+            compare(count, [bare for bare, _ in turns], [ours for _, ours in turns])
 
 
-def compare(count: int, bare: Sequence["Cost"], ours: Mapping[str, Sequence["Cost"]]) -> None:
-    """Print the costs of SentencePiece and of each version of nmt-preprocess, and their ratios."""
-    limit, limit_cpu = report("SentencePiece", count, bare, "wall"), min(turn.cpu for turn in bare)
-    for name, turns in ours.items():
-        for part, field in (("encoding", "encoding"), ("whole", "wall")):
-            print(f"  {report(f'{name}, {part}', count, turns, field) / limit:.2f} x SentencePiece", flush=True)
-        ratio = limit_cpu / min(turn.cpu for turn in turns)
-        print(f"  {ratio:.2f} x SentencePiece by CPU time", flush=True)
+def compare(count: int, bare: Sequence["Cost"], ours: Sequence["Cost"]) -> None:
+    """Print the costs of SentencePiece and of nmt-preprocess, and their ratios."""
+    limit = report("SentencePiece", count, bare, "wall")
+    for part, field in (("encoding", "encoding"), ("whole", "wall")):
+        print(f"  {report(f'nmt-preprocess, {part}', count, ours, field) / limit:.2f} x SentencePiece", flush=True)
+    ratio = min(turn.cpu for turn in bare) / min(turn.cpu for turn in ours)
+    print(f"  {ratio:.2f} x SentencePiece by CPU time", flush=True)
 
 
 def report(name: str, count: int, turns: Sequence["Cost"], field: str) -> float:
@@ -100,13 +86,11 @@ def report(name: str, count: int, turns: Sequence["Cost"], field: str) -> float:
 
 @dataclass(frozen=True)
 class Cost:
-    """Wall and CPU seconds; for nmt-preprocess also the seconds of its encoding, and peak resident memory in MB."""
+    """Wall and CPU seconds; for nmt-preprocess also the seconds of its encoding."""
 
     wall: float
     cpu: float
     encoding: float = 0
-    peak: float = 0
-    worker_peaks: tuple[float, ...] = ()
 
 
 def repeat_text(side: Path, count: int, result: Path) -> None:
@@ -116,43 +100,22 @@ def repeat_text(side: Path, count: int, result: Path) -> None:
         file.writelines(itertools.islice(itertools.cycle(lines), count))
 
 
-def preprocess(program: Path, options: Sequence[object], watch: bool = False) -> Cost:
-    """Run nmt-preprocess; `watch` samples its memory, which slows it down slightly."""
+def preprocess(options: Sequence[object]) -> Cost:
+    """Run nmt-preprocess."""
     wall, cpu = time.perf_counter(), children_cpu()
-    with tempfile.TemporaryFile("w+") as log:
-        command = [sys.executable, str(program), "--log-format", "json", *map(str, options)]
-        process = subprocess.Popen(command, stderr=log)
-        peaks = {process.pid: 0.0}
-        while watch and process.poll() is None:
-            peaks.update(peak_memory(process.pid))
-            time.sleep(0.2)
-        code = process.wait()
-        seconds = time.perf_counter() - wall
-        log.seek(0)
-        if code:
-            sys.exit(log.read())
-        times = {event["event"]: event["time"] for event in map(json.loads, log)}
-    peak = peaks.pop(process.pid)
+    command = [sys.executable, str(COMMAND), "--log-format", "json", *map(str, options)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    times = {event["event"]: event["time"] for event in map(json.loads, done.stderr.splitlines())}
     encoding = times["encoded"] - times["vocabulary"]
-    return Cost(seconds, children_cpu() - cpu, encoding, peak, tuple(sorted(peaks.values(), reverse=True)))
+    return Cost(time.perf_counter() - wall, children_cpu() - cpu, encoding)
 
 
 def children_cpu() -> float:
     """CPU seconds of all finished child processes and their descendants."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def peak_memory(parent: int) -> Iterator[tuple[int, float]]:
-    """Yield (process id, peak resident MB) of a process and of its workers."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
-            is_worker = int(status["PPid"]) == parent and b"spawn_main" in (folder / "cmdline").read_bytes()
-        except (OSError, ValueError):  # the process has ended
-            continue
-        if "VmHWM" in status and (is_worker or int(folder.name) == parent):
-            yield int(folder.name), int(status["VmHWM"].split()[0]) / 1024
 
 
 def encode(texts: tuple[Path, Path], model: Path, processes: int) -> Cost:

@@ -1,6 +1,6 @@
 """Table 1 of the paper, measured: time and memory of a layer as sequence length or layer width grows.
 
-    python benchmarks/table1.py --picture table1.svg
+    python benchmarks/table1.py
 
 Time is the median CPU time of a forward and backward pass of one sequence, in fp32 with one thread. Memory is the peak
 of torch's CPU allocator during the pass, without the layer and its input. It comes from torch's profiler, so memory
@@ -13,16 +13,15 @@ The paper's r is the size of the neighborhood of restricted attention. A window 
 r = 2·w + 1.
 """
 
+import math
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import click
 import torch
-from loglog import Curve, Panel, Point, exponent, plot
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -146,6 +145,11 @@ def doubling(first: int, last: int) -> list[int]:
     return sizes
 
 
+def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """The exponent b of y = a·x^b, fitted by least squares to the logarithms."""
+    return statistics.linear_regression(list(map(math.log, xs)), list(map(math.log, ys))).slope
+
+
 class Sweep(NamedTuple):
     """The costs of each layer over a range of one size."""
 
@@ -153,14 +157,8 @@ class Sweep(NamedTuple):
     sizes: list[int]
     costs: dict[str, list[Cost]]  # by name of the layer
 
-    def points(self, layer: str, quantity: str) -> list[Point]:
-        return list(zip(self.sizes, (getattr(one, quantity) for one in self.costs[layer]), strict=True))
-
     def exponent(self, layer: str, quantity: str) -> float:
-        return exponent(self.points(layer, quantity), FITTED)
-
-    def panel(self, quantity: str, title: str, unit: str, x_label: str) -> Panel:
-        return Panel(title, x_label, unit, [Curve(name, self.points(name, quantity)) for name in self.costs])
+        return exponent(self.sizes[-FITTED:], [getattr(one, quantity) for one in self.costs[layer]][-FITTED:])
 
 
 def show_fits(lengths: Sweep, widths: Sweep) -> None:
@@ -182,19 +180,6 @@ def show_costs(sweep: Sweep, quantity: str, unit: str) -> None:
         click.echo(f"| {name} | {' | '.join(f'{getattr(one, quantity):.3g}' for one in costs)} |")
 
 
-def show_windows(windows: Sequence[int], length: int, width: int, runs: int) -> None:
-    """Print the cost of restricted attention over r, the size of its neighborhood, and the fitted exponent."""
-    layer = LAYERS[1]
-    costs = [cost(layer, length, width, window, runs) for window in windows]
-    sizes = [neighborhood(window) for window in windows]
-    fit = exponent([(r, one.milliseconds) for r, one in zip(sizes, costs, strict=True)], FITTED)
-    header = f"{layer.name}, n = {length}, d = {width}, r = 2 · window + 1 ="
-    click.echo(f"\n| {header} | {' | '.join(map(str, sizes))} | r^ (paper) |")
-    click.echo("|---" * (len(windows) + 2) + "|")
-    click.echo(f"| ms | {' | '.join(f'{one.milliseconds:.3g}' for one in costs)} | {fit:.2f} (1) |")
-    click.echo(f"| MiB | {' | '.join(f'{one.mebibytes:.3g}' for one in costs)} | |")
-
-
 @click.command()
 @click.option("--max-length", default=4096, show_default=True, help="Largest n; the smallest is 64.")
 @click.option("--max-width", default=1024, show_default=True, help="Largest d; the smallest is 64.")
@@ -208,10 +193,7 @@ def show_windows(windows: Sequence[int], length: int, width: int, runs: int) -> 
 )
 @click.option("--runs", default=5, show_default=True, help="Passes of each layer and size, after one for warm-up.")
 @click.option("--threads", default=1, show_default=True)
-@click.option("--picture", "path", type=click.Path(path_type=Path), help="Path of an SVG plot of the costs.")
-def main(
-    max_length: int, max_width: int, length: int, width: int, window: int, runs: int, threads: int, path: Path | None
-) -> None:
+def main(max_length: int, max_width: int, length: int, width: int, window: int, runs: int, threads: int) -> None:
     """Measure the layers and print Table 1 with fitted exponents."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence the profiler's own messages
     torch.set_num_threads(threads)
@@ -226,16 +208,6 @@ def main(
     for sweep in (lengths, widths):
         show_costs(sweep, "milliseconds", "ms")
         show_costs(sweep, "mebibytes", "MiB")
-    show_windows(doubling(8, max_length // 8), max_length, width, runs)
-    if path is not None:
-        over_n, over_d = f"sequence length n (d = {width})", f"width d (n = {length})"
-        panels = [
-            lengths.panel("milliseconds", "Time over length", "ms of processor time", over_n),
-            widths.panel("milliseconds", "Time over width", "ms of processor time", over_d),
-            lengths.panel("mebibytes", "Memory over length", "MiB", over_n),
-            widths.panel("mebibytes", "Memory over width", "MiB", over_d),
-        ]
-        plot(panels).savefig(path, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

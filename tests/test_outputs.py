@@ -166,17 +166,6 @@ def test_a_folder_with_a_foreign_dataset_json_takes_outputs(
     assert (done.returncode, (tmp_path / "out").exists()) == (0, True), done.stderr
 
 
-@pytest.mark.parametrize("name", [".new.partial", ".new.replaced", ".new.partial/page.html"])
-def test_the_report_does_not_take_a_temporary_name_of_the_dataset(
-    name: str, words: dict[str, str], tmp_path: Path, run_here: Run
-) -> None:
-    report = tmp_path / name
-    arguments = [words.get(word, word) for word in OUTPUTS["preprocess", "--report"]]
-    done = run_here("nmt-preprocess", *arguments, "--report", report)
-    assert done.returncode == 2
-    assert f"--report {report}: --destdir uses this name while it writes: choose another file" in done.stderr.decode()
-
-
 @pytest.mark.parametrize("kind", ["partial", "replaced"])
 def test_an_input_in_a_temporary_folder_of_the_output_is_refused(
     kind: str, tiny_checkpoint: Path, tmp_path: Path, run_here: Run

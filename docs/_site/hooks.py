@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Expand the patterns of the navigation."""
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
-    config.nav = expand(config.nav or [], pages)
+    config.nav = expand(config.nav or [], [*pages, *other_pages(ROOT)])
     return config
 
 

@@ -9,13 +9,13 @@ _ROOT_PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
-    "benchmarks/log.md": "benchmark-log.md",
 }
 
 
 def other_pages(root: Path) -> dict[str, Path]:
     """The pages outside docs/ that belong to the site: path of the file by its address in the site."""
     pages = {uri: root / name for name, uri in _ROOT_PAGES.items()}
+    pages |= {f"benchmark-log/{path.name}": path for path in sorted(root.glob("benchmarks/log/*.md"))}
     return pages | {f"examples/{path.parent.name}.md": path for path in sorted(root.glob("examples/*/README.md"))}
 
 
@@ -55,4 +55,6 @@ def _address(path: str) -> str | None:
             return _ROOT_PAGES[page]
         if match := re.fullmatch(r"examples/([\w-]+)/README\.md", page):
             return f"examples/{match[1]}.md"
+        if match := re.fullmatch(r"benchmarks/log/([\w-]+\.md)", page):
+            return f"benchmark-log/{match[1]}"
     return path if re.fullmatch(r"examples/[\w-]+/[\w-]+\.png", path) else None

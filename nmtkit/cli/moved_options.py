@@ -8,7 +8,13 @@ _MOVED: dict[str, dict[str, str]] = {
         "--serve": _TO_SERVE,
         "--max-body --max-request-lines --max-request-chars --max-queue --max-requests --max-connections": _TO_SERVE,
     },
-    "nmt-preprocess": {"--no-dedup": "was removed: use --dedup none"},
+    "nmt-preprocess": {
+        "--no-dedup": "was removed: use --dedup none",
+        "--min-words --max-words --min-chars --max-chars": "was removed: use --max-length, or filter the text before",
+        "--max-char-ratio": "was removed: use --max-ratio",
+        "--max-word-length --max-repeats --max-url-share --min-alphanumeric": "was removed: filter the text before",
+        "--min-script": "was removed: a side needs half of its letters in --source-script or --target-script",
+    },
     "nmt-serve": {
         "--serve": "is the command itself: use --port 8080, and --host 0.0.0.0 for all interfaces",
         "--nbest --alignment": "is a field of each request, not an option of the server",

@@ -8,7 +8,6 @@ from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.config import flag
 from nmtkit.console.log import LogConfig, configure
-from nmtkit.data.description import DESCRIPTION
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.text.tokenizer import SPACE
@@ -36,8 +35,6 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     if not values["trainpref"]:
         cleaning = [field.name for field in fields(CleaningConfig)]
         refuse_idle([*cleaning, "report"], "without --trainpref: only the training text is cleaned")
-    if not values["source_script"] and not values["target_script"]:
-        refuse_idle(["min_script"], "without --source-script or --target-script")
     if values["langid_model"] is None:
         refuse_idle(["langid_labels", "min_langid"], "without --langid-model")
     if values["dedup"] == "none":
@@ -49,6 +46,8 @@ def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":
 
     Raises UserError if it does not exist, or is a folder that is no dataset.
     """
+    from nmtkit.data.description import DESCRIPTION
+
     path = vocabulary.vocab_from
     if path is None or (path / DESCRIPTION).exists():
         return None

@@ -20,7 +20,6 @@ from nmtkit.data.lines import MAX_NAMED_LINES, LineNumbers, dropped_path
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
 from nmtkit.storage.checksum import sha256
-from nmtkit.text.tags import tag_ids
 from nmtkit.text.tokenizer import Tokenizer, restore_tokenizers, shares_vocabulary
 from nmtkit.wording import counted
 
@@ -84,10 +83,6 @@ class Dataset:
         for side, tokenizer in self._sides:
             if len(tokenizer.vocab) != description.vocabulary[side]:
                 raise UserError(f"{folder / DESCRIPTION}: the vocabulary of {side} has the wrong size; {REMEDY}")
-        try:
-            tag_ids(self.source_tag, self.source)
-        except UserError as error:
-            raise UserError(f"{folder / DESCRIPTION}: 'source_tag' is no piece of the vocabulary; {REMEDY}") from error
 
     @classmethod
     def open(cls, folder: Path, verify: bool = False) -> "Dataset":
@@ -127,10 +122,8 @@ class Dataset:
         sentences = Sentences(summary.stems(self.folder, side), len(tokenizer.vocab))
         for shard, described in zip(sentences.shards, summary.stored_counts(side), strict=True):
             if (len(shard), shard.tokens) != described:
-                quantity = "sentences" if len(shard) != described[0] else "tokens"
                 raise UserError(
-                    f"{self.folder / DESCRIPTION}: the {quantity} of split {summary.name} differ from those stored in "
-                    f"{shard.stem.name}; {REMEDY}"
+                    f"{self.folder / DESCRIPTION}: the counts of {shard.stem.name} differ from those stored; {REMEDY}"
                 )
         return sentences
 
@@ -171,7 +164,7 @@ def _check_files(folder: Path, description: Description, verify: bool) -> None:
     for name, record in description.files.items():
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{path} is {'not a regular file' if path.exists() else 'missing'}; {REMEDY}")
+            raise UserError(f"{path} is missing; {REMEDY}")
         if path.stat().st_size != record.bytes:
             raise UserError(f"{path}: {path.stat().st_size} bytes instead of {record.bytes}; {REMEDY}")
     if verify or sum(record.bytes for record in description.files.values()) < ALWAYS_VERIFY_BELOW:

@@ -47,7 +47,7 @@ def attend_once(q: Tensor, k: Tensor, v: Tensor, heads: int, bias: Tensor | None
     """Attention with one query a row: q (R, H·K), k (T, R, H·K), v (T, R, H·V): (R, H·V).
 
     `bias` (1, T) is added to the scores. On a CPU, many small matrix products are slower than multiplying and adding
-    up, until the rows are long (benchmarks/log.md, Generation).
+    up, until the rows are long.
     """
     T, R = k.shape[:2]
     if q.is_cuda or bias is not None:

@@ -1,7 +1,7 @@
 """The options of nmt-preprocess."""
 
-import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -15,8 +15,19 @@ from nmtkit.text.vocabulary import SPECIALS
 
 DEFAULT_VOCAB_SIZE = 32_000
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
-_LONGEST_LANGUAGE = 200  # bytes: most file systems have names of at most 255
-_MAX_SHARD_TERABYTES = 1 << 20  # sums of two sizes stay within int64
+_MAX_SHARD_BYTES = 1 << 60  # sums of two sizes stay within int64
+
+# Reasons for dropping a pair, in their order, and the options that control each.
+REASONS: Mapping[str, tuple[str, ...]] = {
+    "empty": (),
+    "identical": ("drop_identical",),
+    "script": ("source_script", "target_script"),
+    "overlap": ("exclude_overlap",),
+    "language": ("min_langid",),
+    "duplicate": ("dedup",),
+    "too long": ("max_length",),
+    "ratio": ("max_ratio",),
+}
 
 
 @dataclass(frozen=True)
@@ -65,8 +76,6 @@ class FilesConfig(Config):
                 raise UserError(f"{name} is missing")
             if not is_language(language):
                 raise UserError(f"{name} {language!r}: a language must be usable as the suffix of a file name")
-            if len(os.fsencode(language)) > _LONGEST_LANGUAGE:
-                raise UserError(f"{name}: more than {_LONGEST_LANGUAGE} bytes: it is a part of file names")
         if not is_direction(*self.languages):
             raise UserError(f"--source-lang and --target-lang are both {self.source_lang}: only mul can be both")
         _ = self.shard_bytes  # checks it
@@ -85,10 +94,7 @@ class FilesConfig(Config):
         size = _SIZE.fullmatch(self.shard_size)
         if size is None or not int(size[1]):
             raise UserError(f"--shard-size {self.shard_size!r}: not a size: give a number of bytes, such as 500M or 4G")
-        shard_bytes = int(size[1]) << 10 * (" KMGT".index(size[2].upper() or " "))
-        if shard_bytes > _MAX_SHARD_TERABYTES << 40:
-            raise UserError(f"--shard-size {self.shard_size}: too large: give at most {_MAX_SHARD_TERABYTES}T")
-        return shard_bytes
+        return min(int(size[1]) << 10 * (" KMGT".index(size[2].upper() or " ")), _MAX_SHARD_BYTES)
 
     @property
     def splits(self) -> dict[str, tuple[str, ...]]:
@@ -169,37 +175,13 @@ class CleaningConfig(Config):
     heading: ClassVar[str] = "Cleaning (training text only)"
 
     drop_identical: bool = option(False, help="Drop pairs with equal sides.")
-    min_chars: int | None = option(None, min=1, help="Drop pairs in which a side has fewer characters than this.")
-    max_chars: int | None = option(None, min=1, help="Drop pairs in which a side has more characters than this.")
-    min_words: int | None = option(None, min=1, help="Drop pairs in which a side has fewer words than this.")
-    max_words: int | None = option(None, min=1, help="Drop pairs in which a side has more words than this.")
-    max_char_ratio: float | None = option(
-        None, min=1, max=1e6, help="Drop pairs in which a side has more than this many times the other's characters."
-    )
-    max_word_length: int | None = option(
-        None,
-        min=1,
-        help="Drop pairs with a word of more characters, except in scripts without spaces between words, such as Han.",
-    )
-    max_repeats: int | None = option(
-        None,
-        min=1,
-        max=1000,
-        help="Drop pairs in which a character, except digits, or a word occurs more often in a row.",
-    )
-    max_url_share: float | None = option(
-        None, min=0, max=1, help="Drop pairs in which URLs and e-mail addresses have a larger share of a side."
-    )
-    min_alphanumeric: float | None = option(
-        None, min=0, max=1, help="Drop pairs in which letters and digits have a smaller share of a side."
-    )
     source_script: tuple[str, ...] = option(
-        (), metavar="SCRIPT", help="Script of the source, such as Latin or Han. Can be given several times."
+        (),
+        metavar="SCRIPT",
+        help="Drop pairs in which most letters of the source are not of this script, such as Latin or Han. Can be "
+        "given several times.",
     )
-    target_script: tuple[str, ...] = option((), metavar="SCRIPT", help="Script of the target. Like --source-script.")
-    min_script: float = option(
-        0.5, min=0, max=1, help="Drop pairs in which letters of these scripts have a smaller share of a side's letters."
-    )
+    target_script: tuple[str, ...] = option((), metavar="SCRIPT", help="The same for the target.")
     langid_model: Path | None = option(
         None,
         metavar="FILE",

@@ -1,18 +1,17 @@
 """Finds duplicate sentence pairs by hashes on disk, which are read in partitions. In memory a pair takes a byte."""
 
+import functools
 import hashlib
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.preprocessing.characters import CharacterTable
 from nmtkit.preprocessing.config import CleaningConfig
-from nmtkit.preprocessing.reasons import DUPLICATE, KEPT, MARKS, Marks
+from nmtkit.preprocessing.reasons import DUPLICATE, KEPT, Marks
 from nmtkit.storage.maps import map_numbers
-from nmtkit.text.nfkc import nfkc
 from nmtkit.text.reading import Block
 
 HASH = np.dtype("<u8")
@@ -20,13 +19,11 @@ HASHES_FILE = "hashes"  #: temporary file in the dataset folder
 HASHES_PER_CHUNK = 1 << 20  # read at a time, and kept in memory: tens of megabytes
 
 
+@functools.cache
 def _normal_character(character: str) -> str:
     """The character in a normal form: 0 for a digit, nothing for punctuation, symbols and spaces."""
     category = unicodedata.category(character)
     return "0" if category == "Nd" else character if category[0] in "LMN" else ""
-
-
-_NORMAL = CharacterTable(_normal_character)
 
 
 def normal_form(line: str) -> str:
@@ -34,8 +31,8 @@ def normal_form(line: str) -> str:
 
     A line that consists of these only is left as it is, without the spaces around it.
     """
-    folded = nfkc(line).casefold()
-    return "".join(map(_NORMAL.__getitem__, folded)) or line.strip()
+    folded = unicodedata.normalize("NFKC", line).casefold()
+    return "".join(map(_normal_character, folded)) or line.strip()
 
 
 def hash_text(text: bytes) -> bytes:
@@ -47,11 +44,6 @@ def hash_pairs(source: Block, target: Block, cleaning: CleaningConfig) -> bytes:
     """Hash each pair of a block by the sides that --dedup compares, in their normal form with --dedup-normalized."""
     sides = {"pair": (source, target), "source": (source,), "target": (target,)}[cleaning.dedup]
     columns = [_lines(side, cleaning.dedup_normalized) for side in sides]
-    return hash_columns(columns)
-
-
-def hash_columns(columns: Iterable[Iterable[bytes]]) -> bytes:
-    """Hash each row of the columns. The hash depends on the boundary between the columns."""
     return b"".join(hash_text(b"\n".join(row)) for row in zip(*columns, strict=True))
 
 
@@ -71,7 +63,7 @@ def mark_duplicates(hashes: Path, marks: Marks) -> None:
         first = list(_first_positions(values, marks, partition, bits))
         positions = np.concatenate([np.empty(0, np.int64), *first])
         _, is_first = np.unique(values[positions], return_index=True)
-        marks[positions] = MARKS[DUPLICATE]
+        marks[positions] = DUPLICATE
         marks[positions[is_first]] = KEPT
 
 
@@ -89,7 +81,7 @@ def _first_positions(
             candidates &= (chunk >> np.uint64(64 - bits)) == partition
         positions = np.flatnonzero(candidates)
         _, first = np.unique(chunk[positions], return_index=True)
-        marks[start + positions] = MARKS[DUPLICATE]
+        marks[start + positions] = DUPLICATE
         kept = start + positions[np.sort(first)]
         marks[kept] = KEPT
         yield kept

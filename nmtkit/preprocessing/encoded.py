@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.binary import Tokens
-from nmtkit.data.description import ShardSummary, SplitSummary, parse_shard
+from nmtkit.data.description import ShardSummary, SplitSummary
+from nmtkit.preprocessing.config import REASONS
 from nmtkit.preprocessing.line_encoder import Lengths
-from nmtkit.preprocessing.reasons import KEPT, REASONS, Marks, by_reason, count_marks
-from nmtkit.storage.strict_json import parse_count, parse_text
+from nmtkit.preprocessing.reasons import KEPT, Marks, by_reason, count_marks
 from nmtkit.text.languages import side_names
 from nmtkit.text.vocabulary import UNK
 
@@ -126,20 +126,11 @@ class EncodedSplit:
         return {"name": self.name, "corpora": corpora, "examples": self.examples, "shards": shards}
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], sides: tuple[str, str]) -> "EncodedSplit":
-        """Parse the result of `to_dict`. Raises KeyError, TypeError or ValueError for an invalid value."""
-        corpora = [_parse_corpus(corpus) for corpus in values["corpora"]]
-        examples = [
-            Example(parse_count(mark), parse_text(source), parse_text(target))
-            for mark, source, target in values["examples"]
+    def from_dict(cls, values: Mapping[str, Any]) -> "EncodedSplit":
+        """The inverse of `to_dict`."""
+        corpora = [
+            CorpusCounts(corpus["prefix"], *(np.array(corpus[name], np.int64) for name in _COUNTS))
+            for corpus in values["corpora"]
         ]
-        shards = [parse_shard(shard, sides) for shard in values["shards"]]
-        return cls(parse_text(values["name"]), corpora, examples, shards)
-
-
-def _parse_corpus(values: Mapping[str, Any]) -> CorpusCounts:
-    corpus = CorpusCounts(parse_text(values["prefix"]))
-    for name in _COUNTS:
-        counts: NDArray[np.int64] = getattr(corpus, name)
-        counts += [parse_count(value) for _, value in zip(counts, values[name], strict=True)]
-    return corpus
+        examples = [Example(*example) for example in values["examples"]]
+        return cls(values["name"], corpora, examples, [ShardSummary(**shard) for shard in values["shards"]])

@@ -15,7 +15,7 @@ from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.encoded import EXAMPLES, EncodedBlock, EncodedSide, EncodedSplit, Example
 from nmtkit.preprocessing.filters import has_blank_side
 from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
-from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, RATIO, TOO_LONG, Marks
+from nmtkit.preprocessing.reasons import EMPTY, KEPT, RATIO, TOO_LONG, Marks
 from nmtkit.preprocessing.scan import Corpus
 from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.text.reading import Block, read_parallel
@@ -49,7 +49,7 @@ class Encoder:
         lines = task.source.lines(), task.target.lines()
         marks: Marks = np.frombuffer(task.marks, np.uint8).copy()
         if self.cleaning is not None:
-            marks[list(map(has_blank_side, *lines))] = MARKS[EMPTY]
+            marks[list(map(has_blank_side, *lines))] = EMPTY
         encoded = (marks == KEPT) | _may_lack_tokens(*lines, marks)
         source, target = (
             encode(_select_lines(block, encoded))
@@ -75,7 +75,7 @@ def _select_lines(block: Block, selected: NDArray[np.bool_]) -> bytes:
 def _may_lack_tokens(sources: Sequence[str], targets: Sequence[str], marks: Marks) -> NDArray[np.bool_]:
     """Find the dropped pairs that may have no tokens on a side: no tokenizer removes letters and digits."""
     suspects = np.zeros(len(marks), np.bool_)
-    for place in np.flatnonzero((marks != KEPT) & (marks != MARKS[EMPTY])).tolist():
+    for place in np.flatnonzero((marks != KEPT) & (marks != EMPTY)).tolist():
         suspects[place] = not all(any(map(str.isalnum, line)) for line in (sources[place], targets[place]))
     return suspects
 
@@ -85,9 +85,9 @@ def _mark_lengths(sources: Lengths, targets: Lengths, marks: Marks, cleaning: Cl
     shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
     is_kept, marks = marks == KEPT, marks.copy()
     if cleaning.max_ratio is not None:
-        marks[is_kept & (longer > cleaning.max_ratio * shorter)] = MARKS[RATIO]
-    marks[is_kept & (longer > cleaning.max_length)] = MARKS[TOO_LONG]
-    marks[shorter == 0] = MARKS[EMPTY]
+        marks[is_kept & (longer > cleaning.max_ratio * shorter)] = RATIO
+    marks[is_kept & (longer > cleaning.max_length)] = TOO_LONG
+    marks[shorter == 0] = EMPTY
     return marks
 
 

@@ -1,6 +1,5 @@
 """The pipeline of nmt-preprocess: from raw text to a dataset folder."""
 
-import contextlib
 import functools
 import os
 import shlex
@@ -29,13 +28,12 @@ from nmtkit.preprocessing.learning import (
     reuse_tokenizers,
 )
 from nmtkit.preprocessing.line_encoder import make_line_encoders
-from nmtkit.preprocessing.progress import PROGRESS_FILE, SavedProgress, identify_task
+from nmtkit.preprocessing.progress import NEW_PROGRESS_FILE, PROGRESS_FILE, SavedProgress, identify_task
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
 from nmtkit.preprocessing.report import corpus_row, write_report
 from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
 from nmtkit.preprocessing.split_writer import SplitWriter
-from nmtkit.storage.atomic import final_name, resolve, staged_folder
-from nmtkit.storage.leftovers import staging_folders
+from nmtkit.storage.atomic import resolve, staged_folder
 from nmtkit.storage.maps import map_numbers
 from nmtkit.text.languages import side_names
 from nmtkit.text.reading import find_side
@@ -74,11 +72,11 @@ def preprocess(
             files.destdir,
             _is_dataset_or_temporary,
             may_replace,
-            lambda folder: SavedProgress.load(folder, task, files) is not None,
+            lambda folder: SavedProgress.load(folder, task) is not None,
         ) as folder,
         WorkerPool(files.workers) as pool,
     ):
-        progress = SavedProgress.resume(folder, task, files)
+        progress = SavedProgress.resume(folder, task)
         if progress is None:
             tokenizers, pairs = _first_pass(files, vocabulary, corpora, marker, reused, folder, pool)
             progress = SavedProgress(task, pairs)
@@ -168,27 +166,11 @@ def _statuses(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
 
 
 def _check_unchanged(before: Mapping[Path, os.stat_result]) -> None:
-    """Raise RunError if one of the files is not what it was, or cannot be found any more."""
+    """Raise RunError if the size or modification time of a file is not what it was."""
     for path, status in before.items():
-        with contextlib.suppress(OSError):
-            if _has_same_content(path.stat(), status):
-                continue
-        raise RunError(f"{path} has changed while it was read: run the command again")
-
-
-def _has_same_content(now: os.stat_result, before: os.stat_result) -> bool:
-    """Whether two statuses of a file are of the same content.
-
-    The modification time can be set back, as by `touch -r`; the status change time (ctime) cannot. But new permissions
-    and hard links, as of a backup, change that too.
-    """
-
-    def is_equal(*names: str) -> bool:
-        return all(getattr(now, name) == getattr(before, name) for name in names)
-
-    return is_equal("st_size", "st_mtime_ns") and (
-        is_equal("st_ctime_ns") or not is_equal("st_mode", "st_uid", "st_gid", "st_nlink")
-    )
+        now = path.stat() if path.exists() else None
+        if now is None or (now.st_size, now.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+            raise RunError(f"{path} has changed while it was read: run the command again")
 
 
 def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:
@@ -196,19 +178,13 @@ def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:
     check_output_folder(files.destdir, inputs)
     if files.report is None:
         return
-    report, destdir = resolve(files.report), resolve(files.destdir)
-    if report.is_relative_to(destdir):
+    if resolve(files.report).is_relative_to(resolve(files.destdir)):
         raise UserError(f"--report {files.report}: a dataset folder contains nothing else: choose another folder")
-    if any(report.is_relative_to(folder) for folder in staging_folders(destdir)):
-        raise UserError(f"--report {files.report}: --destdir uses this name while it writes: choose another file")
-    if destdir.is_relative_to(report):
-        raise UserError(f"--report {files.report}: --destdir makes a folder of it: choose another file")
     check_output_file(files.report, inputs)
 
 
 def _is_dataset_or_temporary(name: str) -> bool:
-    temporary = (HASHES_FILE, MARKS_FILE, PROGRESS_FILE)
-    return is_dataset_file(name) or name in temporary or final_name(name) == PROGRESS_FILE
+    return is_dataset_file(name) or name in (HASHES_FILE, MARKS_FILE, PROGRESS_FILE, NEW_PROGRESS_FILE)
 
 
 def _find_corpus(prefix: str, files: FilesConfig) -> Corpus:

@@ -15,18 +15,15 @@ from typing import Any
 
 from nmtkit.console.log import logger
 from nmtkit.data.description import FileRecord, record_file
-from nmtkit.errors import RunError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit
-from nmtkit.storage.atomic import fsync, fsync_entries, staged_file
+from nmtkit.storage.atomic import fsync, fsync_entries
 from nmtkit.storage.checksum import sha256, sha256_of_fields
-from nmtkit.storage.strict_json import parse_count, parse_json, parse_text
-from nmtkit.text.languages import side_names
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.version import __version__
 from nmtkit.wording import counted
 
-PROGRESS_FILE = "progress.json"  #: temporary file in the dataset folder
+PROGRESS_FILE, NEW_PROGRESS_FILE = "progress.json", "progress.json.new"  #: temporary files in the dataset folder
 _WITHOUT_EFFECT = ("destdir", "workers", "report")  # on the files of the dataset
 
 
@@ -62,7 +59,7 @@ class SavedProgress:
         self.files = {
             path.name: record_file(path, known)
             for path in sorted(folder.iterdir())
-            if path.name != PROGRESS_FILE and path.stat().st_size
+            if path.name not in (PROGRESS_FILE, NEW_PROGRESS_FILE) and path.stat().st_size
         }
         for name, record in self.files.items():
             if record != known.get(name):
@@ -70,59 +67,42 @@ class SavedProgress:
         fsync_entries(folder)
         fields: dict[str, Any] = {"task": self.task, "pairs": self.pairs}
         fields["splits"] = [split.to_dict() for split in self.splits]
-        fields["files"] = {name: record._asdict() for name, record in self.files.items()}
+        fields["files"] = self.files
         fields["sha256"] = sha256_of_fields(fields)
-        with staged_file(folder / PROGRESS_FILE) as file:
-            file.write(json.dumps(fields).encode())
+        (folder / NEW_PROGRESS_FILE).write_text(json.dumps(fields), encoding="utf-8")
+        fsync(folder / NEW_PROGRESS_FILE)
+        (folder / NEW_PROGRESS_FILE).replace(folder / PROGRESS_FILE)
+        fsync_entries(folder)
 
     @classmethod
-    def load(cls, folder: Path, task: str, files: FilesConfig) -> "SavedProgress | None":
+    def load(cls, folder: Path, task: str) -> "SavedProgress | None":
         """Read the progress of a folder, without its other files.
 
         None, with a warning, if it is damaged or that of another task; None without a warning if there is none.
-        RunError if it cannot be read.
         """
-        path = folder / PROGRESS_FILE
         try:
-            content = path.read_bytes()
+            fields = json.loads((folder / PROGRESS_FILE).read_bytes())
+            is_intact = fields["sha256"] == sha256_of_fields(fields)
         except FileNotFoundError:
             return None
-        except OSError as error:  # it may be intact
-            reason = f"cannot read {path} ({error.strerror})"
-            raise RunError(f"{reason}: run again once it can be read, or remove {folder} to start over") from error
-        try:
-            progress = cls._parse(parse_json(content.decode()), files)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
+            is_intact = False
+        if not is_intact:
             _warn_starting_over(f"is damaged ({PROGRESS_FILE})")
             return None
-        if progress.task != task:
+        if fields["task"] != task:
             _warn_starting_over("is of other text, options or versions")
             return None
-        return progress
+        splits = [EncodedSplit.from_dict(split) for split in fields["splits"]]
+        return cls(task, fields["pairs"], splits, {name: FileRecord(*file) for name, file in fields["files"].items()})
 
     @classmethod
-    def _parse(cls, fields: Mapping[str, Any], files: FilesConfig) -> "SavedProgress":
-        """Parse the fields. Raises ValueError, KeyError, TypeError or AttributeError for an invalid value."""
-        if fields["sha256"] != sha256_of_fields(fields):
-            raise ValueError("the checksum is wrong")
-        progress = cls(
-            parse_text(fields["task"]),
-            {name: parse_count(pairs) for name, pairs in fields["pairs"].items()},
-            [EncodedSplit.parse(split, side_names(files.languages)) for split in fields["splits"]],
-            {name: FileRecord.parse(record) for name, record in fields["files"].items()},
-        )
-        names = [split.name for split in progress.splits]
-        if progress.pairs.keys() != files.splits.keys() or names != list(files.splits)[: len(names)]:
-            raise ValueError("the splits are not those of the options")
-        return progress
-
-    @classmethod
-    def resume(cls, folder: Path, task: str, files: FilesConfig) -> "SavedProgress | None":
+    def resume(cls, folder: Path, task: str) -> "SavedProgress | None":
         """Read the progress of a folder, verify its files, and remove everything that was written since the save.
 
         If a file is damaged or missing: None, with a warning, and the folder is empty.
         """
-        progress = cls.load(folder, task, files)
+        progress = cls.load(folder, task)
         if progress is not None and (damage := progress._find_damage(folder)):
             _warn_starting_over(f"is damaged ({damage})")
             progress = None
@@ -137,9 +117,8 @@ class SavedProgress:
 
     def _find_damage(self, folder: Path) -> str | None:
         """Compare the files with their records. Bytes that were appended since are ignored."""
-        existing = {path.name for path in folder.iterdir()}
         for name, record in self.files.items():
-            if name not in existing:
+            if not (folder / name).is_file():
                 return f"{name} is missing"
             if sha256(folder / name, record.bytes) != record.sha256:
                 return f"{name} has changed"

@@ -1,37 +1,18 @@
-"""The reasons for which nmt-preprocess drops a pair, and the mark of each: its position in `REASONS`, from 1.
-
-A pair is counted under the first reason that applies, in the order of `REASONS`.
-"""
+"""The marks of pairs: the reason why nmt-preprocess drops each, as its position in `config.REASONS`, from 1."""
 
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.config import flag
+from nmtkit.preprocessing.config import REASONS
+
 Marks = NDArray[np.uint8]  # one for each pair
 
-EMPTY, OVERLAP, DUPLICATE, TOO_LONG, RATIO = "empty", "overlap", "duplicate", "too long", "ratio"
-
-# reason -> the options that control it
-REASONS: Mapping[str, tuple[str, ...]] = {
-    EMPTY: (),
-    "identical": ("--drop-identical",),
-    "characters": ("--min-chars", "--max-chars"),
-    "words": ("--min-words", "--max-words"),
-    "character ratio": ("--max-char-ratio",),
-    "repetition": ("--max-repeats",),
-    "URL": ("--max-url-share",),
-    "alphanumeric": ("--min-alphanumeric",),
-    "script": ("--min-script",),
-    "long word": ("--max-word-length",),
-    OVERLAP: ("--exclude-overlap",),
-    "language": ("--min-langid",),
-    DUPLICATE: ("--dedup",),
-    TOO_LONG: ("--max-length",),
-    RATIO: ("--max-ratio",),
-}
 KEPT = 0  #: the mark of a kept pair
 MARKS: Mapping[str, int] = {reason: number for number, reason in enumerate(REASONS, 1)}
+EMPTY, DUPLICATE, TOO_LONG, RATIO = (MARKS[reason] for reason in ("empty", "duplicate", "too long", "ratio"))
 
 
 def count_marks(marks: Marks) -> NDArray[np.int64]:
@@ -51,6 +32,6 @@ def format_dropped(dropped: Mapping[str, int]) -> str:
 
 def all_dropped_message(split: str, dropped: Mapping[str, int]) -> str:
     """The error for a split in which no pair is kept."""
-    causes = [option for reason in REASONS if dropped.get(reason) for option in REASONS[reason]]
+    causes = [flag(option) for reason, options in REASONS.items() if dropped.get(reason) for option in options]
     remedy = f"relax {' or '.join(causes)}" if causes else "use other text"
     return f"every sentence pair of {split} was dropped ({format_dropped(dropped)}): {remedy}"

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from nmtkit.console.log import Progress
 from nmtkit.errors import UserError
 from nmtkit.machine.workers import WorkerPool
+from nmtkit.preprocessing.config import REASONS
 from nmtkit.preprocessing.dedup import hash_pairs
 from nmtkit.preprocessing.filters import PairMarker, has_blank_side
-from nmtkit.preprocessing.reasons import DUPLICATE, EMPTY, KEPT, MARKS, REASONS, Marks, count_marks
+from nmtkit.preprocessing.reasons import DUPLICATE, EMPTY, KEPT, Marks, count_marks
 from nmtkit.text.reading import Block, read_parallel
 from nmtkit.text.tokenizer import count_segmented, has_subword_markers
 
@@ -144,7 +145,7 @@ def scan(
     return Scan(pairs, int(marked[_USABLE].sum()), words, segmented, marked)
 
 
-_USABLE = [KEPT, MARKS[EMPTY], MARKS[DUPLICATE]]
+_USABLE = [KEPT, EMPTY, DUPLICATE]
 
 
 def is_usable(marks: Marks) -> NDArray[np.bool_]:

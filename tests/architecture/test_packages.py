@@ -7,13 +7,10 @@ import sys
 import tarfile
 from email import message_from_string
 from email.message import Message
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from patience import PATIENCE
 from repository import ROOT
 
@@ -93,29 +90,6 @@ def test_the_metadata_has_author_license_and_python_versions_but_no_urls(metadat
     assert versions == [f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)]
 
 
-def test_each_installed_pin_supports_the_python_versions_that_it_is_for(metadata: "Message[str, str]") -> None:
-    classifiers = metadata.get_all("Classifier", [])
-    versions = [name.rpartition(" ")[2] for name in classifiers if re.search(r":: 3\.\d+$", name)]
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    checked, unsupported = 0, []
-    for pin in [Requirement(line) for line in lines if not line.startswith("#")]:
-        try:
-            installed = distribution(pin.name)
-        except PackageNotFoundError:
-            continue
-        if installed.version not in pin.specifier:  # a pin for another version of Python, or an environment of the user
-            continue
-        supported = SpecifierSet(str(installed.metadata.json.get("requires_python", "")))
-        for version in versions:
-            python_version = {"python_version": version, "python_full_version": f"{version}.99"}
-            if pin.marker is None or pin.marker.evaluate(python_version):
-                checked += 1
-                if f"{version}.99" not in supported:
-                    unsupported.append(f"{pin} does not support Python {version}")
-    assert unsupported == []
-    assert checked
-
-
 def test_the_package_contains_its_data_but_no_native_sources(checkout: Path, files: set[str], tmp_path: Path) -> None:
     done = python(checkout, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -144,13 +118,6 @@ def test_a_failed_compilation_is_an_error_if_the_native_build_is_required(
     checkout: Path, tmp_path: Path, no_compiler: dict[str, str]
 ) -> None:
     assert build(checkout, tmp_path, no_compiler | {"NMTKIT_NATIVE": "required"}).returncode != 0
-
-
-@pytest.mark.parametrize("action", ["import nmtkit.cli.train", "import runpy; runpy.run_path('setup.py')"])
-def test_windows_is_refused_in_one_sentence(action: str, checkout: Path) -> None:
-    done = python(checkout, "-c", f"import setuptools.command.build_ext, sys; sys.platform = 'win32'; {action}")
-    assert done.returncode == 1
-    assert done.stderr.endswith("nmtkit runs on Linux and macOS: on Windows install it in WSL\n")
 
 
 def test_the_dockerfile_installs_with_the_commands_in_readme() -> None:

@@ -98,11 +98,6 @@ def test_few_sentences_of_a_small_corpus_share_a_batch_again_in_the_next_epoch(
         assert repeated_mates(first, second) < bound
 
 
-def test_micro_batches_of_an_epoch_are_shuffled() -> None:
-    longest = np.array([TARGET[micro].max() for micro in flat(sampler().epoch(1))])
-    assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.3  # 1 where they are sorted by length
-
-
 @pytest.mark.parametrize("pairs", [200, 10_000])
 def test_every_epoch_has_an_order_of_its_own(pairs: int, parts: int) -> None:
     made = BatchSampler(SOURCE[:pairs], TARGET[:pairs], 400, 200, seed=1)
@@ -150,19 +145,6 @@ def test_every_part_samples_the_whole_corpus_evenly(parts: int) -> None:
         assert abs(sentences.mean() / len(SOURCE) - 0.5) < 4 * spread
 
 
-def test_every_part_estimates_the_number_of_updates_per_epoch(parts: int) -> None:
-    updates = list(sampler().epoch(2))
-    assert all(abs(update.updates_per_epoch - len(updates)) <= parts for update in updates)
-
-
-def test_a_part_has_other_sentences_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "PART", 5000)
-    made = sampler()
-    halves = [set(itertools.chain(*flat(next(made.plans(DataPosition(epoch)))))) for epoch in range(1, 6)]
-    for one, other in itertools.combinations(halves, 2):
-        assert 2200 < len(one & other) < 2800  # of 5,000; 2,500 are to be expected
-
-
 def test_planning_reads_the_lengths_of_one_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "PART", 1000)
     asked = []
@@ -195,12 +177,6 @@ def test_a_micro_batch_fills_max_tokens_on_either_side_exactly(
 ) -> None:
     sources, targets = (np.full(5, length, np.int32) for length in (source, target))
     assert [len(batch) for batch in batch_by_tokens(np.arange(5), sources, targets, tokens, 1000)] == sizes
-
-
-def test_a_micro_batch_fills_the_target_tokens_of_an_update_exactly() -> None:
-    lengths = np.full(5, 10, np.int32)
-    for tokens, sizes in ((50, [5]), (49, [4, 1])):
-        assert [len(batch) for batch in batch_by_tokens(np.arange(5), lengths // 2, lengths, 1000, tokens)] == sizes
 
 
 def test_batching_by_tokens_keeps_the_order_and_puts_overlong_sentences_in_their_own_batch() -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -67,37 +66,21 @@ def test_a_dataset_has_the_documented_files(finished: Path) -> None:
     assert file_names(finished) == sorted(["dataset.json", "vocab.en.txt", "vocab.de.txt", "train.dropped", *expected])
 
 
-def test_one_changed_byte_anywhere_is_found(dataset: Path) -> None:
+def test_a_changed_truncated_or_missing_file_is_named(dataset: Path) -> None:
     for name in file_names(dataset):
         path = dataset / name
         content = path.read_bytes()
-        for place in (0, len(content) // 2, len(content) - 3):
-            damaged = bytearray(content)
-            damaged[place] ^= 1
-            path.write_bytes(damaged)
-            with pytest.raises(UserError, match=rf"{name}: .*; run nmt-preprocess again"):
-                Dataset.open(dataset)
-        path.write_bytes(content)
-    Dataset.open(dataset)
-
-
-def test_a_truncated_or_extended_file_is_detected(dataset: Path) -> None:
-    for name in file_names(dataset):
-        path = dataset / name
-        content = path.read_bytes()
-        for wrong in (content[:-2], content + b"\0", b""):
+        middle = len(content) // 2
+        changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        for wrong in (changed, content[:-2], content + b"\0", b""):
             path.write_bytes(wrong)
             with pytest.raises(UserError, match=rf"{name}: .*; run nmt-preprocess again"):
                 Dataset.open(dataset)
-        path.write_bytes(content)
-
-
-def test_a_missing_file_is_reported(dataset: Path) -> None:
-    for name in file_names(dataset):
-        (dataset / name).rename(dataset / "aside")
+        path.unlink()
         with pytest.raises(UserError, match=rf"{name}.*nmt-preprocess"):
             Dataset.open(dataset)
-        (dataset / "aside").rename(dataset / name)
+        path.write_bytes(content)
+    Dataset.open(dataset)
 
 
 def replace(folder: Path, other: Path) -> None:
@@ -169,156 +152,38 @@ def test_a_newer_version_is_refused(dataset: Path) -> None:
         Dataset.open(dataset)
 
 
-def test_a_split_that_is_listed_twice_is_refused(dataset: Path) -> None:
-    rewrite(dataset, lambda description: description["splits"].append(description["splits"][0]))
-    with pytest.raises(UserError, match=r"dataset\.json: damaged \(ValueError: a split is listed twice\)"):
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("source_language", "../en"), ("tokenizer", "bpe"), ("splits", [{"name": "../train"}]), ("splits", None)],
+)
+def test_a_description_with_a_wrong_value_is_refused(dataset: Path, key: str, value: object) -> None:
+    rewrite(dataset, lambda description: description.update({key: value}))
+    with pytest.raises(UserError, match=r"dataset\.json: damaged .*; run nmt-preprocess again"):
         Dataset.open(dataset)
 
 
-@pytest.mark.parametrize("key", ["source_language", "tokenizer", "joined", "splits", "files"])
-def test_an_incomplete_description_is_refused(dataset: Path, key: str) -> None:
-    rewrite(dataset, lambda description: description.pop(key))
-    with pytest.raises(UserError, match=rf"dataset\.json: damaged \(KeyError: '{key}'\)"):
-        Dataset.open(dataset)
-
-
-@pytest.mark.parametrize("tokenizer", ["Space", "bpe", "", None, 3, ["space"]])
-def test_an_unknown_tokenizer_is_refused_and_named(dataset: Path, tokenizer: object) -> None:
-    rewrite(dataset, lambda description: description.update(tokenizer=tokenizer))
-    expected = re.escape(f"dataset.json: unknown tokenizer {tokenizer!r}, only sentencepiece, space, ")
-    with pytest.raises(UserError, match=expected):
-        Dataset.open(dataset)
+def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path) -> None:
+    rewrite(dataset, lambda description: description["splits"][0].update(sentences=3))
+    with pytest.raises(UserError, match=r"dataset\.json: the counts of train\.en differ"):
+        Dataset.open(dataset).split("train")
 
 
 @pytest.mark.parametrize(
     "name",
-    ["../outside", "/etc/passwd", ".", "..", "", "sub/vocab.en.txt", "notes.txt", "train.fr.bin", "valid.en.bin"],
+    ["../outside", "/etc/passwd", "sub/vocab.en.txt", "notes.txt", "valid.en.bin"],
 )
 def test_a_description_that_lists_a_foreign_file_is_refused(dataset: Path, name: str) -> None:
     (dataset.parent / "outside").write_bytes(b"abc")
     facts = {"bytes": 3, "sha256": hashlib.sha256(b"abc").hexdigest()}
     rewrite(dataset, lambda description: description["files"].update({name: facts}))
-    with pytest.raises(UserError, match=re.escape(f"dataset.json: {name!r} is not a file of this dataset")):
+    with pytest.raises(UserError, match=re.escape(f"{name!r} is not a file of this dataset")):
         Dataset.open(dataset)
 
 
-def test_every_file_of_a_dataset_must_be_listed(dataset: Path) -> None:
-    names = [name for name in file_names(dataset) if name not in ("dataset.json", "train.dropped")]
-    original = (dataset / "dataset.json").read_bytes()
-    for name in names:
-        rewrite(dataset, lambda description, name=name: description["files"].pop(name))  # type: ignore[misc]
-        with pytest.raises(
-            UserError, match=rf"dataset\.json: lists no file {re.escape(name)}; run nmt-preprocess again"
-        ):
-            Dataset.open(dataset)
-        (dataset / "dataset.json").write_bytes(original)
-
-
-def set_in(description: Any, keys: tuple[Any, ...], value: object) -> None:
-    for key in keys[:-1]:
-        description = description[key]
-    description[keys[-1]] = value
-
-
-@pytest.mark.parametrize(
-    ("keys", "value"),
-    [
-        (("source_language",), "../en"),
-        (("source_language",), ""),
-        (("target_language",), ["de"]),
-        (("target_language",), "en"),
-        (("joined",), "no"),
-        (("vocabulary", "en"), 7),
-        (("splits", 0, "name"), "../train"),
-        (("splits", 0, "name"), "other"),
-        (("splits", 0, "name"), 1),
-        (("splits", 0, "sentences"), "2"),
-        (("splits", 0, "sentences"), -2),
-        (("splits", 0, "sentences"), 2.0),
-        (("splits", 0, "sentences"), True),
-        (("splits", 0, "tokens"), [5, 6]),
-        (("splits", 0, "tokens", "en"), None),
-        (("splits", 0, "unknown", "en"), 10**400),
-        (("splits", 0, "dropped"), {"empty": "one"}),
-        (("splits", 0, "corpora"), [["text"]]),
-        (("splits", 0, "corpora"), [["text", "3"]]),
-        (("splits", 0, "corpora"), [[5, 3]]),
-        (("splits", 0), ["train"]),
-        (("splits",), {}),
-        (("splits",), []),
-        (("splits",), None),
-        (("files", "train.en.bin", "bytes"), -1),
-        (("files", "train.en.bin", "bytes"), 10.0),
-        (("files", "train.en.bin", "sha256"), None),
-        (("files", "train.en.bin"), 10),
-        (("files",), ["train.en.bin"]),
-        (("writer",), "\ud800"),
-        (("source_tag",), "\x1b[2J"),
-        (("source_tag",), "two words"),
-        (("source_tag",), "<no-piece>"),
-        (("splits", 0, "dropped"), {"empty": 5}),
-    ],
-)
-def test_descriptions_with_values_that_preprocessing_does_not_write_are_refused(
-    dataset: Path, keys: tuple[Any, ...], value: object
-) -> None:
-    rewrite(dataset, lambda description: set_in(description, keys, value))
-    with pytest.raises(UserError, match=r"dataset\.json: .*; run nmt-preprocess again"):
-        Dataset.open(dataset)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        ("version",),
-        ("source_language",),
-        ("tokenizer",),
-        ("splits", 0, "name"),
-        ("splits", 0, "sentences"),
-        ("files", "x" * 9999),
-    ],
-)
-@pytest.mark.parametrize("value", ["x" * 9999, ["x" * 9999]], ids=["text", "list"])
-def test_the_error_for_a_description_with_a_long_value_is_short(
-    keys: tuple[Any, ...], value: object, dataset: Path
-) -> None:
-    rewrite(dataset, lambda description: set_in(description, keys, value))
-    with pytest.raises(UserError) as error:
-        Dataset.open(dataset)
-    assert len(str(error.value)) < 600 + len(str(dataset))
-
-
-@pytest.mark.parametrize(
-    ("key", "wrong"), [("sentences", {"sentences": 3, "dropped": {}}), ("tokens", {"tokens": {"en": 6, "de": 6}})]
-)
-def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path, key: str, wrong: dict[str, object]) -> None:
-    rewrite(dataset, lambda description: description["splits"][0].update(wrong))
-    with pytest.raises(UserError, match=rf"dataset\.json: the {key} of split train differ from those stored"):
-        Dataset.open(dataset).split("train")
-
-
-@pytest.mark.parametrize("content", [b"", bytes(7), bytes(9)])
-def test_a_malformed_file_of_dropped_lines_is_refused(
-    dataset: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
-    monkeypatch.setattr(corpus, "ALWAYS_VERIFY_BELOW", 0)
-    (dataset / "train.dropped").write_bytes(content)
-    rewrite(dataset, lambda description: description["files"]["train.dropped"].update(bytes=len(content)))
-    with pytest.raises(UserError, match=r"train\.dropped: .*; run nmt-preprocess again"):
-        Dataset.open(dataset).split("train")
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "something else"}', "{", "\x00", "[" * 100_000])
+@pytest.mark.parametrize("content", ["", "[]", '{"format": "something else"}', "{"])
 def test_a_file_that_is_not_a_dataset_description_is_refused(dataset: Path, content: str) -> None:
     (dataset / "dataset.json").write_text(content)
     with pytest.raises(UserError, match=r"dataset\.json: .*run nmt-preprocess again"):
-        Dataset.open(dataset)
-
-
-def test_a_description_that_is_a_pipe_is_refused_without_blocking(dataset: Path) -> None:
-    (dataset / "dataset.json").unlink()
-    os.mkfifo(dataset / "dataset.json")
-    with pytest.raises(UserError, match=r"is not a dataset .dataset\.json is not a file.: make one"):
         Dataset.open(dataset)
 
 
@@ -347,13 +212,6 @@ def test_only_a_dataset_may_be_replaced(dataset: Path, tmp_path: Path) -> None:
     assert may_replace(dataset)
     (dataset / "checkpoint_last.pt").touch()
     assert not may_replace(dataset)
-    assert not may_replace(tmp_path)
-
-
-def test_a_folder_with_files_named_like_those_of_a_dataset_may_not_be_replaced(dataset: Path, tmp_path: Path) -> None:
-    (dataset / "spm.mine.model").touch()
-    assert not may_replace(dataset)
-    (tmp_path / "dataset.json").write_text('{"title": "my corpus"}')
     assert not may_replace(tmp_path)
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data.batch import make_batch
 from nmtkit.data.mixture import MicroBatch
-from nmtkit.data.packing import PackedBatch, make_packed_batch, pack_micro_batches, packed_size
+from nmtkit.data.packing import PackedBatch, make_packed_batch, pack_micro_batches
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 Side = NDArray[np.int32]
@@ -86,12 +86,6 @@ def test_a_packed_batch_has_the_tokens_of_a_padded_one_and_ends_with_a_filler() 
     padded = make_batch(np.concatenate(source), next(lengths), np.concatenate(target), next(lengths))
     assert torch.equal(padded.src[padded.src != PAD], batch.src[:5])
     assert torch.equal(padded.tgt_in[padded.tgt_out != PAD], batch.tgt_in[:6])
-
-
-def test_a_filler_has_at_least_one_token_and_sizes_are_few() -> None:
-    sizes = [packed_size(tokens) for tokens in range(1, 1000)]
-    assert all(0 < size - tokens <= 128 for tokens, size in enumerate(sizes, 1))
-    assert len(set(sizes)) == 8
 
 
 def test_rows_of_a_packed_batch_are_a_batch_of_these_pairs() -> None:

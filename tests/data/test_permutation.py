@@ -9,7 +9,7 @@ import pytest
 from nmtkit.data.permutation import permute
 
 
-@pytest.mark.parametrize("size", [*range(1, 40), 99, 100, 101, 1000, 4097])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 36, 100, 101, 4097])
 def test_the_result_is_a_permutation(size: int) -> None:
     for key in ((1, 1), (1, 2), (2**63 - 1, 10**6)):
         assert sorted(permute(np.arange(size), size, key)) == list(range(size))

@@ -68,17 +68,6 @@ def test_a_damaged_file_among_several_is_named(tmp_path: Path) -> None:
         Sentences([tmp_path / "3.10"], 100)
 
 
-def test_too_many_open_files_are_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(tmp_path, 10, COUNT)
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr("mmap.mmap", refuse)
-    with pytest.raises(UserError, match=r"2\.10\.idx: Too many open files; raise the hard limit of open files, or"):
-        Sentences([tmp_path / "2.10", tmp_path / "2.50"], 100)
-
-
 def test_more_shards_than_the_soft_limit_of_open_files_are_read(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))

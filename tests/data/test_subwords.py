@@ -1,36 +1,29 @@
 """Subword sampling: drawn as the papers say, the same text, the same draw wherever and whenever it is made."""
 
-import contextlib
 import itertools
 import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from commands import Train
-from sentencepiece import SentencePieceProcessor
 from training_runs import OPTIONS, TRAIN, assert_near, finish, start
 
 from nmtkit.checkpoint import load_checkpoint
-from nmtkit.data import subwords
 from nmtkit.data.batching import START, DataPosition
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.mixture import BEGINNING, Mixture, MixturePosition
-from nmtkit.data.packing import Share
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
-from nmtkit.model.config import TransformerConfig
-from nmtkit.text.spm_model import ModelType, PieceType, read_model
+from nmtkit.text.spm_model import ModelType, read_model
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, train_sentencepiece
 from nmtkit.text.vocabulary import PAD, UNK, Vocabulary
-from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import MemoryLimits
-from nmtkit.training.loader import Loader, Work
+from nmtkit.training.loader import Loader
 from nmtkit.training.ranks import Ranks
 
 WORDS = "der hund die katze the dog a cat läuft runs über on straße street unterstraße overrun catdog ab1 x"
@@ -56,20 +49,6 @@ def tokenizer(request: pytest.FixtureRequest) -> SentencePieceTokenizer:
     return SentencePieceTokenizer(model)
 
 
-def test_a_model_is_parsed_as_by_sentencepiece(tokenizer: SentencePieceTokenizer) -> None:
-    processor = SentencePieceProcessor(model_proto=tokenizer.model)
-    model_type, pieces = read_model(tokenizer.model)
-    assert model_type in (ModelType.BPE, ModelType.UNIGRAM)
-    assert [piece.text for piece in pieces] == [processor.id_to_piece(i) for i in range(len(processor))]
-    assert [piece.score for piece in pieces] == [processor.get_score(i) for i in range(len(processor))]
-    for kind, test in (
-        (PieceType.BYTE, processor.is_byte),
-        (PieceType.CONTROL, processor.is_control),
-        (PieceType.UNKNOWN, processor.is_unknown),
-    ):
-        assert [piece.type == kind for piece in pieces] == [test(i) for i in range(len(processor))]
-
-
 def best_rate(tokenizer: SentencePieceTokenizer) -> float:
     return 0.0 if read_model(tokenizer.model)[0] == ModelType.BPE else SHARPEST
 
@@ -80,7 +59,7 @@ def test_deterministic_resegmentation_returns_the_stored_pieces(tokenizer: Sente
         assert resegment(ids, random.Random(1).random) == ids
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("rate", [0.1, 1.0])
 def test_every_sampled_segmentation_decodes_to_the_same_text(tokenizer: SentencePieceTokenizer, rate: float) -> None:
     resegment, draw = Resegmenter(tokenizer, rate), random.Random(rate).random
     stored = tokenizer.encode([*lines(200, seed=8), "", "ß ß€ß unbekannt Ω über€", "x" * 80])
@@ -145,14 +124,14 @@ def assert_drawn_as(
     assert chi_squared < freedom * (1 - 2 / (9 * freedom) + 3.72 * math.sqrt(2 / (9 * freedom))) ** 3
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("text", ["abcd", "aabc", "abab", "d"])
+@pytest.mark.parametrize("rate", [0.1, 0.9])
+@pytest.mark.parametrize("text", ["abcd", "abab"])
 def test_bpe_dropout_follows_the_distribution_of_the_paper(text: str, rate: float) -> None:
     assert_drawn_as(BPEDropout(SCORES, rate), text, bpe_dropout(tuple(text), rate))
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("text", ["abcd", "aabc", "abab", "d"])
+@pytest.mark.parametrize("alpha", [0.1, 1.0])
+@pytest.mark.parametrize("text", ["abcd", "abab"])
 def test_unigram_sampling_draws_segmentations_with_probability_to_the_power_of_alpha(text: str, alpha: float) -> None:
     assert_drawn_as(UnigramSampling(SCORES, alpha), text, unigram(text, alpha))
 
@@ -165,22 +144,6 @@ def test_cached_words_are_sampled_like_uncached_words() -> None:
             used(word[:16], random.Random(warm_up).random)
         for text in (word, word[:16]):
             assert fresh(text, random.Random(3).random) == used(text, random.Random(3).random)
-
-
-def test_the_cache_stays_bounded_even_without_new_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subwords, "_MAX_CACHED", 20)
-    segment, draw = BPEDropout(SCORES, 0.5), random.Random(1).random
-
-    def states(words: dict[Any, Any]) -> int:
-        return sum(1 + states(state.successors) for state in words.values())
-
-    sizes = []
-    for _ in range(200):
-        for text in ("abcdabcd", "aabcaabc"):
-            segment(text, draw)
-            sizes.append(states(segment._words))
-    assert max(sizes) > 20  # by what a word adds: it is looked at before one is cut
-    assert max(sizes) <= 20 + len("abcdabcd")
 
 
 def test_sampling_returns_none_for_a_text_that_the_pieces_cannot_spell() -> None:
@@ -310,22 +273,6 @@ def test_token_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
     assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for _, batch in share)
 
 
-def test_operation_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
-    split = dataset.split("train")
-    mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
-    cost = Cost(TransformerConfig(), len(dataset.target.vocab), Ranks(torch.device("cpu")), torch.float32)
-
-    def work_and_share(*drawn: SubwordSampling) -> tuple[Work, Share]:
-        work = next(Loader([split], mixture, 0, 1, 0, drawn).updates(BEGINNING))
-        return work, work.share()
-
-    work, share = work_and_share()
-    assert cost.flops_of_sampled(share) == cost.flops(*work.lengths)
-    _, drawn = work_and_share(sampling(dataset, rate=0.5))
-    tokens, more = (sum(batch.target_tokens for _, batch in each) for each in (share, drawn))
-    assert cost.flops_of_sampled(drawn) / cost.flops(*work.lengths) == pytest.approx(more / tokens, rel=0.1)
-
-
 def test_a_run_with_sampled_subwords_resumes_like_an_uninterrupted_run(train: Train, tmp_path: Path) -> None:
     options = ("--subword-sampling", 0.2, "--validate-every", 100)
     train(tmp_path / "straight", *options, "--max-updates", 14)
@@ -342,22 +289,3 @@ def test_a_run_with_sampled_subwords_is_the_same_on_two_ranks(datasets: dict[str
     for ranks in (1, 2):
         finish(start(ranks, TRAIN, datasets["joined"], "--save-dir", tmp_path / str(ranks), *options))
     assert_near(tmp_path / "1", tmp_path / "2")
-
-
-def test_nmt_train_refuses_subword_sampling_of_segmented_text(
-    train: Train, datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    done = train(tmp_path / "run", "--subword-sampling", 0.1, dataset=datasets["separate"], code=2)
-    assert done.stderr.decode().startswith("nmt-train: --subword-sampling needs a SentencePiece model")
-    assert done.stderr.count(b"\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_model_is_refused_with_a_value_error_or_parsed(tokenizer: SentencePieceTokenizer, seed: int) -> None:
-    generator = random.Random(seed)
-    model = bytearray(tokenizer.model[: generator.randrange(1, len(tokenizer.model))])
-    for _ in range(3):
-        model[generator.randrange(len(model))] = generator.randrange(256)
-    with contextlib.suppress(ValueError):  # and nothing else
-        assert read_model(bytes(model))[0] in ModelType

@@ -1,7 +1,6 @@
 """Lines are encoded by the words in them where that gives SentencePiece's ids, and as a whole elsewhere."""
 
 import io
-import itertools
 import pickle
 import random
 from collections.abc import Sequence
@@ -144,15 +143,6 @@ def test_a_full_cache_keeps_words_that_are_used_and_forgets_others(monkeypatch: 
     assert counts == [1, 2, 1, 1]
 
 
-def test_similar_words_of_all_lengths_have_ids_of_their_own() -> None:
-    words = ["".join(letters) for size in range(1, 5) for letters in itertools.product("a\0é", repeat=size)]
-    words += [start + "a" * size + end for start in "ab" for size in range(3, 30) for end in ("", "b", "\0", "é")]
-    tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, *dict.fromkeys(words)]))
-    encoder = LineEncoder(tokenizer)
-    for _ in range(2):
-        assert_same_ids(encoder, tokenizer, [" ".join(words), *words, " ".join(reversed(words))])
-
-
 @compiled
 def test_words_that_were_not_encoded_because_of_an_error_are_encoded_later() -> None:
     tokenizer = WatchedTokenizer()
@@ -160,23 +150,6 @@ def test_words_that_were_not_encoded_because_of_an_error_are_encoded_later() -> 
     with pytest.raises(RuntimeError):
         encoder(b"the dog forbidden\n")
     check_watched(encoder, ["the dog"])
-
-
-@compiled
-def test_ids_that_do_not_fit_the_new_words_are_refused() -> None:
-    from nmtkit import _words
-
-    cache = _words.cache(b"\3\0", 1000)
-    assert _words.find_new(cache, b"a b a\n") == ["a", "b"]
-    for ids, lengths in (
-        (b"", b""),
-        (bytes(4), bytes(8)),
-        (bytes(4), b"\2\0\0\0"),
-        (bytes(2), b"\xff" * 4 + b"\2\0\0\0"),
-    ):
-        with pytest.raises(ValueError, match="do not fit"):
-            _words.encode(cache, ids, lengths)
-    assert _words.encode(cache, b"\4\0\5\0", b"\1\0\0\0" * 2) == b"\4\0\5\0\4\0\3\0"
 
 
 def test_without_the_compiled_cache_the_ids_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

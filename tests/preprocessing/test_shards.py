@@ -2,11 +2,7 @@
 
 import contextlib
 import dataclasses
-import errno
-import gzip
-import hashlib
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -21,16 +17,13 @@ import pytest
 from patience import PATIENCE
 from repository import BIN
 
-from nmtkit.data import description
 from nmtkit.data.corpus import Dataset
-from nmtkit.data.description import write_description
-from nmtkit.errors import RunError, UserError
-from nmtkit.preprocessing import pipeline, progress
+from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import EncodedBlock
 from nmtkit.preprocessing.pipeline import preprocess
+from nmtkit.preprocessing.progress import SavedProgress
 from nmtkit.preprocessing.split_writer import SplitWriter
-from nmtkit.storage.checksum import sha256
 from nmtkit.text import reading as text
 
 WORDS = ["the", "a", "small", "big", "dog", "cat", "house", "street", "runs", "sleeps", "sees", "over", "under"]
@@ -75,7 +68,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # The layout
 
 
-@pytest.mark.parametrize("size", ["100", "333", "1K", "1G"])
+@pytest.mark.parametrize("size", ["100", "1K", "1G"])
 def test_shards_of_any_size_hold_the_same_sentences_in_files_that_are_not_larger(prefix: str, size: str) -> None:
     one, many = make(prefix, "one_file", None), make(prefix, "shards", size)
     limit = config(prefix, "", size).shard_bytes
@@ -94,22 +87,6 @@ def test_shards_of_any_size_hold_the_same_sentences_in_files_that_are_not_larger
     assert (len(summaries.shards) > 1) == (size != "1G")
 
 
-def test_a_shard_is_as_full_as_its_largest_file_allows(prefix: str) -> None:
-    dataset = make(prefix, "shards", "200")
-    shards = dataset.split("train").source.shards, dataset.split("train").target.shards
-    for number in range(len(shards[0]) - 1):
-        tokens = [side[number].tokens + len(side[number + 1][0]) for side in shards]
-        assert max(2 * max(tokens), 32 + 8 * (len(shards[0][number]) + 2)) > 200
-
-
-def test_without_the_option_the_format_is_unchanged(prefix: str) -> None:
-    dataset = make(prefix, "one_file", None)
-    description = json.loads((dataset.folder / "dataset.json").read_text())
-    assert description["version"] == 2
-    assert all("shards" not in split for split in description["splits"])
-    assert {"train.en.bin", "train.en.idx", "test.de.bin"} <= contents(dataset.folder).keys()
-
-
 @pytest.mark.parametrize("size", ["16", "50"])
 def test_a_size_below_that_of_a_sentence_is_refused(prefix: str, size: str) -> None:
     Path(prefix, "two.en").write_text(Path(prefix, "two.en").read_text().replace("cat", "cat " * 30, 1))
@@ -118,17 +95,10 @@ def test_a_size_below_that_of_a_sentence_is_refused(prefix: str, size: str) -> N
     assert not Path(prefix, "shards").exists()
 
 
-@pytest.mark.parametrize("size", ["", "0", "K", "-1", "1.5G", "4GB", "1 G", "١"])
+@pytest.mark.parametrize("size", ["", "0", "1.5G", "4GB"])
 def test_an_invalid_size_is_refused(prefix: str, size: str) -> None:
     with pytest.raises(UserError, match=r"--shard-size .*: not a size"):
         config(prefix, "shards", size)
-
-
-@pytest.mark.parametrize("size", ["1048577T", "99999999T", f"{10**18 - 1}K"])
-def test_a_size_above_an_exbibyte_is_refused(prefix: str, size: str) -> None:
-    with pytest.raises(UserError, match=rf"--shard-size {size}: too large: give at most 1048576T"):
-        config(prefix, "shards", size)
-    assert config(prefix, "shards", "1048576T").shard_bytes == 1 << 60
 
 
 def test_sizes_have_binary_suffixes(prefix: str) -> None:
@@ -136,56 +106,12 @@ def test_sizes_have_binary_suffixes(prefix: str) -> None:
     assert list(sizes.values()) == [None, 7, 2 << 10, 3 << 20, 4 << 30, 5 << 40]
 
 
-def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change dataset.json, and correct its checksum."""
-    path = folder / "dataset.json"
-    description = json.loads(path.read_text())
-    change(description)
-    del description["sha256"]
-    compact = json.dumps(description, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    path.write_text(json.dumps(description | {"sha256": hashlib.sha256(compact.encode()).hexdigest()}))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda train: train["shards"].pop(), "do not add up"),
-        (lambda train: train["shards"].reverse(), "differ from those stored in train.00000.en"),
-        (lambda train: train["shards"].append({"sentences": 0, "tokens": {"en": 0, "de": 0}}), "no sentences"),
-        (lambda train: train["shards"][0].update(sentences=-1), "not a count"),
-        (lambda train: train.update(shards=[]), "do not add up"),
-        (lambda train: train.pop("shards"), "damaged"),
-        (lambda train: train["shards"].__setitem__(0, None), "damaged"),
-    ],
-)
-def test_a_description_with_wrong_shards_is_refused(
-    prefix: str, change: Callable[[dict[str, Any]], object], message: str
-) -> None:
-    folder = make(prefix, "shards", "400").folder
-    rewrite(folder, lambda description: change(description["splits"][0]))
-    with pytest.raises(UserError, match=message):
-        Dataset.open(folder).split("train")
-
-
-def test_a_missing_truncated_or_foreign_shard_is_refused(prefix: str) -> None:
-    folder = make(prefix, "shards", "400").folder
-    victim, other = folder / "train.00001.en.bin", folder / "train.00000.en.bin"
-    content = victim.read_bytes()
-    for damage, message in ((content[:-2], "bytes instead of"), (other.read_bytes()[: len(content)], None)):
-        victim.write_bytes(damage.ljust(len(content) if message is None else 0, b"\4"))
-        with pytest.raises(UserError, match=rf"train\.00001\.en\.bin.*{message or 'checksum'}"):
-            Dataset.open(folder)
-    victim.unlink()
-    with pytest.raises(UserError, match=r"train\.00001\.en\.bin is missing"):
-        Dataset.open(folder)
-
-
 # Runs that are killed
 
 CLEANING = {
     "no filter": CleaningConfig(),
     "dedup": CleaningConfig(dedup="pair", max_length=7),
-    "filters": CleaningConfig(drop_identical=True, max_repeats=2, dedup="source", dedup_normalized=True),
+    "filters": CleaningConfig(drop_identical=True, target_script=("Latin",), dedup="source", dedup_normalized=True),
 }
 
 
@@ -222,28 +148,14 @@ def test_a_run_killed_repeatedly_makes_the_dataset_of_an_uninterrupted_one(
 
 def kill_at_save(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """End a run when it is about to save its progress for the given time, counted from 0."""
-    counter = itertools.count()
+    counter, original = itertools.count(), SavedProgress.save
 
-    def fsync_entries(folder: Path) -> None:
+    def save(self: SavedProgress, folder: Path) -> None:
         if next(counter) == number:
             raise Killed
+        original(self, folder)
 
-    monkeypatch.setattr(progress, "fsync_entries", fsync_entries)
-
-
-@pytest.mark.parametrize("save", [0, 1, 6])
-def test_a_run_on_compressed_text_killed_within_a_block_makes_the_same_dataset_with_other_workers(
-    prefix: str, save: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for path in list(Path(prefix).iterdir()):
-        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    expected = contents(make(prefix, "straight", "300").folder)
-    with monkeypatch.context() as patch:
-        kill_at_save(save, patch)
-        with pytest.raises(Killed):
-            make(prefix, "killed", "300")
-    assert contents(make(prefix, "killed", "300", workers=2).folder) == expected
+    monkeypatch.setattr(SavedProgress, "save", save)
 
 
 def make_unfinished(prefix: str, monkeypatch: pytest.MonkeyPatch, cleaning: CleaningConfig | None = None) -> Path:
@@ -270,7 +182,7 @@ def test_complete_shards_are_not_encoded_again(prefix: str, unfinished: Path, ca
     assert (kept.st_ino, kept.st_mtime_ns) == identity
 
 
-@pytest.mark.parametrize("change", ["text", "options", "size", "text with its old time"])
+@pytest.mark.parametrize("change", ["text", "options", "size"])
 def test_a_run_on_other_text_or_with_other_options_starts_over_and_says_so(
     prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
@@ -280,13 +192,8 @@ def test_a_run_on_other_text_or_with_other_options_starts_over_and_says_so(
         Path(prefix, "two.en").write_text(Path(prefix, "two.en").read_text().replace("dog", "cat"))
     elif change == "options":
         cleaning = CleaningConfig(max_length=6)
-    elif change == "size":
-        size = None
     else:
-        text_file, status = Path(prefix, "two.en"), Path(prefix, "two.en").stat()
-        text_file.write_text(text_file.read_text().replace("dog", "cat"))
-        os.utime(text_file, ns=(status.st_atime_ns, status.st_mtime_ns))
-        assert text_file.stat().st_mtime_ns == status.st_mtime_ns
+        size = None
     made = contents(make(prefix, "killed", size, cleaning).folder)
     assert [message for message in caplog.messages if "starting over" in message] == [
         "starting over: the unfinished dataset is of other text, options or versions"
@@ -300,22 +207,13 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
-def swap(one: Path, other: Path) -> None:
-    contents = one.read_bytes(), other.read_bytes()
-    one.write_bytes(contents[1])
-    other.write_bytes(contents[0])
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "train.00001.en.bin is missing": lambda folder: (folder / "train.00001.en.bin").unlink(),
     "train.00001.en.bin has changed": lambda folder: os.truncate(folder / "train.00001.en.bin", 10),
     "train.00002.de.idx has changed": lambda folder: flip(folder / "train.00002.de.idx", 40),
-    "train.00000.de.bin has changed": lambda folder: swap(*(folder / f"train.0000{n}.de.bin" for n in range(2))),
-    "train.dropped has changed": lambda folder: flip(folder / "train.dropped", 0),
     "marks has changed": lambda folder: flip(folder / "marks", -1),
-    "marks is missing": lambda folder: (folder / "marks").unlink(),
     "vocab.txt has changed": lambda folder: os.truncate(folder / "vocab.txt", 10),
-    "progress.json": lambda folder: (folder / "progress.json").write_text("[" * 100_000),
+    "progress.json": lambda folder: os.truncate(folder / "progress.json", 100),
 }
 
 
@@ -332,25 +230,6 @@ def test_a_run_starts_over_if_a_file_of_the_unfinished_dataset_is_damaged(
     assert made == contents(make(prefix, "straight", "300", cleaning).folder)
 
 
-def test_an_unfinished_dataset_that_cannot_be_read_now_stays_as_it_is(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unfinished = make_unfinished(prefix, monkeypatch)
-    before = contents(unfinished)
-    read_bytes = Path.read_bytes
-
-    def fail(path: Path) -> bytes:
-        if path.name == "progress.json":
-            raise OSError(errno.EIO, "Input/output error", str(path))
-        return read_bytes(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", fail)
-        with pytest.raises(RunError, match=r"progress\.json \(Input/output error\)"):
-            make(prefix, "killed", "300")
-    assert contents(unfinished) == before
-
-
 def test_a_resumed_run_removes_everything_written_after_the_last_save(
     prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -363,52 +242,6 @@ def test_a_resumed_run_removes_everything_written_after_the_last_save(
         made = contents(make(prefix, "killed", "300").folder)
     assert "resuming after 5 shards of train" in caplog.messages
     assert made == contents(make(prefix, "straight", "300").folder)
-
-
-def test_the_description_reuses_the_checksums_of_complete_shards(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed: list[str] = []
-
-    def watched(path: Path, size: int) -> str:
-        hashed.append(path.name)
-        return sha256(path, size)
-
-    monkeypatch.setattr(description, "sha256", watched)
-    made = make(prefix, "shards", "300")
-    shards = [path.name for path in made.folder.iterdir() if path.suffix in (".bin", ".idx")]
-    assert [hashed.count(name) for name in shards] == [1] * len(shards)
-
-
-def test_an_earlier_dataset_is_not_replaced_by_one_with_a_truncated_shard(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    earlier = contents(make(prefix, "data", "300").folder)
-
-    def write_and_truncate(folder: Path, *arguments: Any) -> None:
-        write_description(folder, *arguments)
-        os.truncate(folder / "train.00000.en.bin", 10)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "write_description", write_and_truncate)
-        with pytest.raises(RunError, match=r"train\.00000\.en\.bin"):
-            make(prefix, "data", "400")
-    assert contents(Path(prefix, "data")) == earlier
-    assert contents(make(prefix, "data", "400").folder) == contents(make(prefix, "straight", "400").folder)
-
-
-def test_a_folder_that_others_could_write_to_is_not_resumed(prefix: str, unfinished: Path) -> None:
-    (unfinished / "train.00000.en.bin").write_bytes(b"planted")
-    unfinished.chmod(0o770)
-    assert contents(make(prefix, "killed", "300").folder) == contents(make(prefix, "straight", "300").folder)
-
-
-def test_an_unfinished_folder_with_a_foreign_file_or_a_symlink_is_left_alone(prefix: str, unfinished: Path) -> None:
-    for name in ("thesis", "train.00009.en.bin"):
-        (unfinished / name).symlink_to(Path(prefix, "one.en"))
-        with pytest.raises(UserError, match=rf"is in the way \(it holds {name}"):
-            make(prefix, "killed", "300")
-        (unfinished / name).unlink()
-    assert (unfinished / "progress.json").exists()
-    make(prefix, "killed", "300")
 
 
 def test_a_resumed_dataset_has_the_access_rights_of_an_uninterrupted_one(prefix: str, unfinished: Path) -> None:

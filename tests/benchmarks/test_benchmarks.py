@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import table1
 from gpu.cases import PARTS
 from patience import PATIENCE
 from repository import ROOT
@@ -21,14 +22,18 @@ def run(name: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_table_1_is_measured_and_drawn(tmp_path: Path) -> None:
-    small = ("--max-length", 128, "--max-width", 128, "--length", 64, "--width", 64, "--runs", 1)
-    shown = run("table1.py", *small, "--picture", tmp_path / "table1.svg")
+def test_table_1_is_measured() -> None:
+    shown = run("table1.py", "--max-length", 128, "--max-width", 128, "--length", 64, "--width", 64, "--runs", 1)
     fits = re.findall(r"^\| (.+?) \| (O\(.+?\)) \| (-?[\d.]+) \(\d\) \| (-?[\d.]+) \(\d\)", shown, re.MULTILINE)
     assert [name for name, *_ in fits if "whole layer" not in name] == [
         *("self-attention", "self-attention, restricted", "recurrent (LSTM)", "convolutional (k = 3)"),
     ]
-    assert (tmp_path / "table1.svg").read_text(encoding="utf-8").endswith("</svg>\n")
+
+
+@pytest.mark.parametrize("b", [-1.0, 0.0, 1.5])
+def test_the_exponent_of_a_power_law_is_recovered(b: float) -> None:
+    sizes = [64.0, 128.0, 256.0]
+    assert table1.exponent(sizes, [0.3 * size**b for size in sizes]) == pytest.approx(b)
 
 
 @pytest.mark.slow
