@@ -1,5 +1,7 @@
 """Options that a command no longer has, and what to use instead. An entry stays for one release."""
 
+_IN_FILES = "was removed from the command line: set it in a --config file, as options.json of a run does"
+_TO_NEW_RUN = "was removed: start a new run with --init-from CHECKPOINT and another --save-dir"
 _TO_SERVE = "moved to nmt-serve: use nmt-serve --checkpoint … --port 8080"
 
 # command -> options, separated by spaces -> the rest of the message
@@ -9,6 +11,16 @@ _MOVED: dict[str, dict[str, str]] = {
         "--max-body --max-request-lines --max-request-chars --max-queue --max-requests --max-connections": _TO_SERVE,
     },
     "nmt-preprocess": {"--no-dedup": "was removed: use --dedup none"},
+    "nmt-train": {
+        "--activation --output-bias --d-bottleneck --separate-output --lora-alpha --lora-targets --lora-train": _IN_FILES,
+        "--reset-optimizer --reset-lr-schedule": _TO_NEW_RUN,
+        "--max-save-failures": "was removed: a run ends after 3 checkpoints in a row that cannot be written",
+        "--shard-optimizer": "was removed: use a GPU with more memory, or a smaller model",
+    },
+    "nmt-score": {
+        "--confidence-n --paired-bs-n --paired-ar-n": "was removed: the number is sacreBLEU's own default",
+        "--paired-ar": "was removed: use --paired-bs",
+    },
     "nmt-serve": {
         "--serve": "is the command itself: use --port 8080, and --host 0.0.0.0 for all interfaces",
         "--nbest --alignment": "is a field of each request, not an option of the server",

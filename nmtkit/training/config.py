@@ -203,20 +203,8 @@ class CheckpointConfig(Config):
     )
     keep_last: int = option(10, min=1, metavar="N", help="Keep the newest N checkpoints.")
     keep_best: int = option(1, min=0, metavar="N", help="Also keep the best N checkpoints.")
-    max_save_failures: int = option(
-        3, min=1, metavar="N", help="Stop when N checkpoints in a row cannot be written; old ones are kept."
-    )
     log_every: int = option(100, min=1, metavar="N", help="Updates between log lines.")
     tensorboard: Path | None = option(None, metavar="DIR", help="Also write the numbers for TensorBoard.")
-
-
-@dataclass(frozen=True)
-class DistributedConfig(Config):
-    heading: ClassVar[str] = "Many devices (torchrun)"
-
-    shard_optimizer: bool = option(
-        False, help="Divide the optimizer's state among the devices (ZeRO stage 1). Does not change results."
-    )
 
 
 @dataclass(frozen=True)
@@ -245,8 +233,6 @@ class FineTuningConfig(Config):
         metavar="PATTERN",
         help="Do not train the parameters with matching names, such as 'encoder.*'; can be given several times.",
     )
-    reset_optimizer: bool = option(False, help="Resume without Adam's moments.")
-    reset_lr_schedule: bool = option(False, help="Resume with a new warm-up: the schedule starts here.")
     reset_progress: bool = option(
         False, help="Resume at epoch 1, also of other data, without a best validation so far."
     )
@@ -266,7 +252,6 @@ class TrainingOptions(OptionGroups):
     stop: StopConfig = field(default_factory=StopConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
-    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
 

@@ -52,8 +52,7 @@ class Learner:
             compile_model(self.model, ranks.device)
         freeze(self.model, options.fine_tuning.freeze)
         self.lora = options.lora if options.lora.lora_rank else None
-        sharded = options.distributed.shard_optimizer and ranks.size > 1
-        self.optimizer = make_optimizer(self.model, options.optimizer, sharded)
+        self.optimizer = make_optimizer(self.model, options.optimizer)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
         ema = options.optimizer.ema
         self.average = MovingAverage(self.model, ema) if ema else None
@@ -76,7 +75,7 @@ class Learner:
             yield
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """The optimizer state for a checkpoint. Collective if the optimizer is sharded; then only rank 0 gets it."""
+        """The optimizer state for a checkpoint."""
         return optimizer_tensors(self.optimizer, self.model)
 
     def checkpoint(self, progress: dict[str, Any], optimizer: dict[str, Tensor]) -> Checkpoint:

@@ -25,6 +25,7 @@ from nmtkit.errors import Interrupted, NmtkitError, RunError, UserError
 from nmtkit.machine.host_copy import HostCopy
 from nmtkit.machine.precision import resolve_device
 from nmtkit.machine.threads import set_threads
+from nmtkit.outputs import refuse_dataset
 from nmtkit.training.allocation import keep_freed_memory, limit_kernel_caches
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.compiling import is_compile_error
@@ -45,7 +46,6 @@ from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
 from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.summary import describe_dry_run, describe_skips, next_command
-from nmtkit.training.tensorboard import check_board
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Validator, validate
 from nmtkit.wording import first_line
@@ -184,7 +184,7 @@ class Trainer:
 
     def _check_board(self) -> None:
         if tensorboard := self.options.checkpoints.tensorboard:
-            self.ranks.run_on_main(lambda: check_board(tensorboard))
+            self.ranks.run_on_main(lambda: refuse_dataset(tensorboard, f"--tensorboard {tensorboard}"))
 
     def _resume(self) -> None:
         """Load the newest valid checkpoint, if there is one, and describe the run."""
