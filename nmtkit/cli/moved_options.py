@@ -12,7 +12,8 @@ _MOVED: dict[str, dict[str, str]] = {
     },
     "nmt-preprocess": {"--no-dedup": "was removed: use --dedup none"},
     "nmt-train": {
-        "--activation --output-bias --d-bottleneck --separate-output --lora-alpha --lora-targets --lora-train": _IN_FILES,
+        "--activation --output-bias --d-bottleneck --separate-output": _IN_FILES,
+        "--lora-alpha --lora-targets --lora-train": _IN_FILES,
         "--reset-optimizer --reset-lr-schedule": _TO_NEW_RUN,
         "--max-save-failures": "was removed: a run ends after 3 checkpoints in a row that cannot be written",
         "--shard-optimizer": "was removed: use a GPU with more memory, or a smaller model",

@@ -81,18 +81,16 @@ class ConfigOption(click.Option):
     """A flag made from a dataclass field.
 
     `heading` is its heading in `--help`; `aliases` are former names of the field, which the command line and `--config`
-    files accept and no message shows. One that is `file_only` is not accepted on the command line.
+    files accept and no message shows. Only files set one that is hidden.
     """
 
-    def __init__(
-        self, *args: Any, heading: str, aliases: Collection[str] = (), file_only: bool = False, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, hidden=file_only, **kwargs)
-        self.heading, self.aliases, self.file_only = heading, tuple(aliases), file_only
+    def __init__(self, *args: Any, heading: str, aliases: Collection[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heading, self.aliases = heading, tuple(aliases)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Accept the aliases too. They are not in `opts`, from which click makes help and error messages."""
-        if self.file_only:
+        if self.hidden:
             return
         shown = self.opts
         self.opts = [*shown, *map(flag, self.aliases)]
@@ -235,7 +233,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         cls=ConfigOption,
         heading=config.heading,
         aliases=field.metadata["aliases"],
-        file_only=field.metadata["file_only"],
+        hidden=field.metadata["file_only"],
         type=_converter(kind, field.metadata),
         # None stands for the field's default, see `_build`: click would convert "", and the conversion refuses it.
         default=None if multiple or field.default == "" else field.default,

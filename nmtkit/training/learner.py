@@ -10,14 +10,14 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint, collect_weights
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
-from nmtkit.machine.precision import resolve_precision
+from nmtkit.machine.precision import autocast, resolve_precision
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import build_model
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.fine_tuning import freeze
-from nmtkit.training.mixed_precision import autocast
+from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.optim import make_optimizer, optimizer_tensors, take_step
 from nmtkit.training.ranks import Ranks
 
@@ -51,6 +51,7 @@ class Learner:
         if options.compute.compile:
             compile_model(self.model, ranks.device)
         freeze(self.model, options.fine_tuning.freeze)
+        self.loss = MicroBatchLoss(self.model, options.optimizer.label_smoothing)
         self.lora = options.lora if options.lora.lora_rank else None
         self.optimizer = make_optimizer(self.model, options.optimizer)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)

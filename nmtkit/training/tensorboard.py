@@ -17,7 +17,9 @@ _GROUPS = {
 }
 # The charts of the page "Custom Scalars".
 _LAYOUT = {
-    "training and validation": {name: ["Multiline", [f"loss/{name}", f"valid/{name}"]] for name in ("loss", "nll", "ppl")}
+    "training and validation": {
+        name: ["Multiline", [f"loss/{name}", f"valid/{name}"]] for name in ("loss", "nll", "ppl")
+    }
 }
 
 
@@ -45,7 +47,7 @@ class Board:
 
         self._folder = folder
         try:
-            self._writer: Any = SummaryWriter(folder, purge_step=update + 1)  # type: ignore[no-untyped-call]
+            self._writer: Any = SummaryWriter(folder, purge_step=update + 1)
         except OSError as error:
             raise UserError(f"--tensorboard {folder}: cannot be written ({error.strerror})") from error
         self._write(lambda writer: writer.add_custom_scalars(_LAYOUT))
@@ -62,11 +64,8 @@ class Board:
 
     def samples(self, update: int, samples: Sequence[Sample]) -> None:
         """Each sentence as `sentences/line_<n>`, translated by the model after this update."""
-        for sample in samples:
-            texts = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
-            # Indented text is verbatim in Markdown.
-            text = "\n".join(f"    {name:<11}  {' '.join(line.split())}" for name, line in texts.items())
-            self._write(lambda writer: writer.add_text(f"sentences/line_{sample.line}", text, update))
+        texts = {f"sentences/line_{sample.line}": _verbatim(sample) for sample in samples}
+        self._write(lambda writer: [writer.add_text(name, text, update) for name, text in texts.items()])
 
     def _write(self, add: Callable[[Any], object]) -> None:
         """Add to the file at once. After an error, warn and write nothing more."""
@@ -76,8 +75,17 @@ class Board:
             add(self._writer)
             self._writer.flush()
         except OSError as error:
-            message = "--tensorboard %s: cannot be written (%s); TensorBoard shows nothing more until the run is resumed"
-            logger.warning(message, self._folder, error.strerror)
+            logger.warning(
+                "--tensorboard %s: cannot be written (%s); TensorBoard shows nothing more until the run is resumed",
+                self._folder,
+                error.strerror,
+            )
             with contextlib.suppress(OSError):  # closing tries to write again
                 self.close()
             self._writer = None
+
+
+def _verbatim(sample: Sample) -> str:
+    """The three texts of a sample. Indented text is verbatim in Markdown."""
+    texts = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
+    return "\n".join(f"    {name:<11}  {' '.join(text.split())}" for name, text in texts.items())

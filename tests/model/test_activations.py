@@ -20,7 +20,7 @@ from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.training.loss import batch_loss
-from nmtkit.training.mixed_precision import autocast
+from nmtkit.machine.precision import autocast
 
 
 def small_model(layers: int, **options: Any) -> TranslationModel:

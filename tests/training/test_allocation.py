@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from nmtkit.errors import UserError
-from nmtkit.training.allocation import limit_kernel_caches
+from nmtkit.machine.memory import limit_kernel_caches
 
 PROGRAM = """
 import resource
 import torch
-from nmtkit.training.allocation import keep_freed_memory
+from nmtkit.machine.memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -39,7 +39,7 @@ SHAPES = """
 import sys
 from pathlib import Path
 import torch
-from nmtkit.training.allocation import limit_kernel_caches
+from nmtkit.machine.memory import limit_kernel_caches
 
 def pages():
     return int(Path("/proc/self/statm").read_text().split()[1])

@@ -22,7 +22,7 @@ from nmtkit.text.vocabulary import EOS
 from nmtkit.training import compiling
 from nmtkit.training.compiling import compile_model
 from nmtkit.training.gradient import MicroBatchLoss
-from nmtkit.training.mixed_precision import autocast
+from nmtkit.machine.precision import autocast
 
 CPU = torch.device("cpu")
 SIZES = (5, 30), (40, 9), (13, 3), (90, 12), (2, 80)  # sentences, and tokens of the longest; tables of positions grow
