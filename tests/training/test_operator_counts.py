@@ -13,6 +13,7 @@ from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.optim import make_optimizer, take_step
 from nmtkit.training.ranks import Ranks
 
@@ -23,7 +24,7 @@ def make_gradient(layers: int, precision: torch.dtype, **options: Any) -> Update
     """The gradient of a small model on the fake GPU."""
     config = TransformerConfig(encoder_layers=layers, decoder_layers=layers, heads=2, **options)
     model = make_model(config, 50, 50).to(GPU)
-    return UpdateGradient(model, Ranks(GPU), precision, SCALER, 0.1, seed=1, max_tokens=1000)
+    return UpdateGradient(MicroBatchLoss(model, 0.1), Ranks(GPU), precision, SCALER, seed=1, max_tokens=1000)
 
 
 def count_operators(layers: int, micro_batches: int, precision: torch.dtype) -> Counter[str]:
