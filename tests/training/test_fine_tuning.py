@@ -94,18 +94,6 @@ def test_fine_tuning_resumes_before_a_truncated_newest_checkpoint_with_one_warni
     assert last(tmp_path / "run").progress["update"] == 4
 
 
-def test_an_option_that_the_initial_model_lacks_is_refused(
-    run_here: Run, datasets: dict[str, Path], parent: Path, tmp_path: Path
-) -> None:
-    words = (datasets["joined"], "--save-dir", tmp_path / "run", *PLAIN, "--max-updates", 1, "--init-from", parent)
-    done = run_here("nmt-train", *words, "--encoder-convolutions", "5x16")
-    assert done.returncode == 2
-    assert b"--encoder-convolutions has no effect with a model of the architecture transformer" in done.stderr
-    missing = run_here("nmt-train", *words[:-1], tmp_path / "none.pt")
-    assert missing.returncode == 2
-    assert b"none.pt: No such file" in missing.stderr
-
-
 def test_nonfinite_initial_weights_are_refused(train: Train, parent: Path, tmp_path: Path) -> None:
     checkpoint = load_checkpoint(parent)
     checkpoint.weights["encoder.0.feed_forward.inner.bias"][3] = math.nan
@@ -122,21 +110,6 @@ def test_a_run_resumes_from_the_newest_checkpoint_whose_weights_are_finite(train
     said = train(tmp_path, "--max-updates", 4).stderr.decode()
     assert "checkpoint_4.pt: encoder.0.feed_forward.inner.bias holds NaN or infinity" in said
     assert "resuming after update 2" in said
-
-
-def test_a_run_is_initialized_with_the_averaged_weights_if_the_checkpoint_has_them(
-    train: Train, tmp_path: Path
-) -> None:
-    train(tmp_path / "parent", "--max-updates", 5, "--ema", 0.9, "--lr-scale", 5)
-    given = last(tmp_path / "parent")
-    arguments = ("--max-updates", 1, "--lr-scale", 1e-9, "--ema", 0.9)
-    train(tmp_path / "run", "--init-from", tmp_path / "parent" / "checkpoint_last.pt", *arguments)
-    checkpoint = last(tmp_path / "run")
-    assert given.ema is not None
-    assert checkpoint.ema is not None
-    for name, average in given.ema.items():
-        for ours in (checkpoint.weights[name], checkpoint.ema[name]):
-            torch.testing.assert_close(ours, average, rtol=0, atol=1e-7)
 
 
 def test_an_interrupted_run_resumes_from_its_own_checkpoints_and_says_so(
@@ -184,13 +157,6 @@ def test_weights_for_another_vocabulary_are_refused(
     assert made.returncode == 0, made.stderr.decode()
     result = train(tmp_path / "b", "--max-updates", 1, "--init-from", parent, dataset=tmp_path / "other", code=2)
     refused(result, f"--init-from {parent}: its source vocabulary has 70 pieces, not 64", "--vocab-from")
-
-
-def test_a_missing_or_damaged_initial_checkpoint_is_reported(train: Train, parent: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.pt"
-    cut.write_bytes(parent.read_bytes()[:-100])
-    for path in (cut, tmp_path / "none.pt", tmp_path):
-        refused(train(tmp_path / "run", "--max-updates", 1, "--init-from", path, code=2), str(path))
 
 
 # --freeze

@@ -9,7 +9,6 @@ from commands import Run, Train
 from training_runs import OPTIONS, TRAIN, assert_near, finish, metrics, refused, start, tensors
 
 from nmtkit.checkpoint import load_checkpoint, load_training_checkpoint
-from nmtkit.model.lora import merge
 
 LORA = ("--lora-rank", 2, "--lr-scale", 5)
 
@@ -63,18 +62,6 @@ def test_a_resumed_run_ends_with_the_bits_of_a_straight_one(
     assert all(torch.equal(tensor, other_ema[name]) for name, tensor in ema.items())
 
 
-def test_the_moving_average_is_merged_from_averaged_additions(train: Train, parent: Path, tmp_path: Path) -> None:
-    train(tmp_path / "run", "--max-updates", 4, "--init-from", parent, *LORA, "--ema", 0.9)
-    path = tmp_path / "run" / "checkpoint_last.pt"
-    separate, loaded = load_training_checkpoint(path).ema, load_checkpoint(path).ema
-    assert separate is not None
-    assert loaded is not None
-    base = load_checkpoint(parent).weights
-    assert all(torch.equal(separate[name], weight) for name, weight in base.items())
-    expected = merge(separate, 1.0)
-    assert all(torch.equal(loaded[name], weight) for name, weight in expected.items())
-
-
 def test_an_average_is_that_of_the_merged_weights(train: Train, parent: Path, tmp_path: Path, run_here: Run) -> None:
     train(tmp_path / "run", "--max-updates", 4, "--save-every", 2, "--init-from", parent, *LORA)
     done = run_here("nmt-average", tmp_path / "run", "--last", 2, "--output", tmp_path / "mean.pt")
@@ -84,15 +71,6 @@ def test_an_average_is_that_of_the_merged_weights(train: Train, parent: Path, tm
     two, four = (load_checkpoint(tmp_path / "run" / f"checkpoint_{update}.pt").weights for update in (2, 4))
     for name, weight in mean.weights.items():
         assert torch.equal(weight, ((two[name].double() + four[name].double()) / 2).float()), name
-
-
-def test_a_merged_checkpoint_can_be_adapted_again(train: Train, parent: Path, tmp_path: Path) -> None:
-    train(tmp_path / "a", "--max-updates", 2, "--init-from", parent, *LORA)
-    first = tmp_path / "a" / "checkpoint_last.pt"
-    train(tmp_path / "b", "--max-updates", 2, "--init-from", first, "--lora-rank", 3)
-    base = load_checkpoint(first).weights
-    second = load_training_checkpoint(tmp_path / "b" / "checkpoint_last.pt").weights
-    assert all(torch.equal(second[name], weight) for name, weight in base.items())
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,6 @@ def test_a_run_stopped_anywhere_ends_as_the_straight_one(
     assert_same_end(tmp_path / "run", straight)
 
 
-def test_threads_that_prepare_batches_do_not_change_the_run(
-    train: Train, small: tuple[Path, Path], straight: Path, tmp_path: Path
-) -> None:
-    train(tmp_path / "run", *small, *MIX, *DROPOUT, "--max-updates", 30, "--num-workers", 0)
-    assert_same_end(tmp_path / "run", straight)
-
-
 def test_sampled_subwords_resume_like_an_uninterrupted_run(
     train: Train, small: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -110,12 +103,6 @@ def test_the_run_is_the_same_on_other_numbers_of_ranks_also_when_it_resumes(
         assert ours[f"train_{name}_loss"] == pytest.approx(theirs[f"train_{name}_loss"], rel=1e-3)
 
 
-def test_bleu_is_measured_on_each_dataset(train: Train, small: tuple[Path, Path], tmp_path: Path) -> None:
-    train(tmp_path, small[0], "--max-updates", 1, "--valid-bleu")
-    (row,) = metrics(tmp_path, "valid")
-    assert {"valid_bleu", "valid_half_bleu"} <= row.keys()
-
-
 def test_the_same_dataset_list_is_needed_to_resume_and_can_be_changed_with_reset_progress(
     train: Train, small: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -135,12 +122,6 @@ def test_other_weights_on_resuming_are_a_warning_and_cause_no_large_update(
     said = train(tmp_path, small[0], "--max-updates", 22, "--mix", "1,1").stderr.decode()
     assert "mix was 9,1, is 1,1" in said
     assert metrics(tmp_path, "train")[20]["train_half_tokens"] < 400
-
-
-def test_equal_proportions_on_resuming_are_no_change(train: Train, small: tuple[Path, Path], tmp_path: Path) -> None:
-    train(tmp_path, small[0], "--max-updates", 1, "--mix", "6,2")
-    said = train(tmp_path, small[0], "--max-updates", 2, "--mix", "0.3,0.1").stderr.decode()
-    assert "options have changed" not in said
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Run
-from training_runs import TRAIN, assert_near, assert_same_end, assert_same_rows, finish, last, metrics, start
+from training_runs import TRAIN, assert_near, assert_same_end, assert_same_rows, finish, metrics, start
 
 from nmtkit.checkpoint import load_checkpoint
 
@@ -144,24 +144,7 @@ def test_checkpoints_are_averaged_searched_scored_and_exported(
     assert run("nmt-generate", "--checkpoint", again) == run("nmt-generate", "--checkpoint", average)
 
 
-@rivals
-def test_options_of_transformers_are_refused(arch: str, train_rival: TrainRival, tmp_path: Path) -> None:
-    log = train_rival(arch, tmp_path / "run", "--heads", 4, code=2)
-    assert f"--heads has no effect with --arch {arch}" in log
-
-
 def test_a_sentence_with_more_tokens_than_positions_is_refused(train_rival: TrainRival, tmp_path: Path) -> None:
     log = train_rival("conv_small", tmp_path / "run", "--max-positions", 20, code=2)
     assert "--max-positions 20: too small" in log
     assert "or preprocess with a smaller --max-length" in log
-
-
-@rivals
-def test_the_same_command_resumes_with_the_options_of_its_run(
-    arch: str, train_rival: TrainRival, run_here: Run, datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    train_rival(arch, tmp_path / "run", "--max-updates", 1)
-    config = ("--config", tmp_path / "run" / "options.json")
-    result = run_here("nmt-train", datasets["joined"], *config, "--max-updates", 2)
-    assert result.returncode == 0, result.stderr.decode()
-    assert last(tmp_path / "run").progress["update"] == 2

@@ -100,16 +100,6 @@ def test_a_run_starts_with_a_summary_and_estimates_the_time_left(train: Train, t
     assert "checkpoints: about" in train(tmp_path, "--max-updates", 13).stderr.decode()
 
 
-def test_only_a_run_that_ends_within_its_warm_up_gives_a_warning(train: Train, tmp_path: Path) -> None:
-    def warns(updates: int, warmup: int) -> bool:
-        said = train(tmp_path, "--max-updates", updates, "--warmup-updates", warmup).stderr.decode()
-        return "the run ends before --warmup-updates" in said
-
-    assert warns(2, 4)
-    assert not warns(6, 4)
-    assert not warns(3, 4)  # finished already
-
-
 def test_the_time_left_is_logged_after_the_first_update_if_that_was_long(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,13 +64,6 @@ def test_a_toy_model_can_be_initialized_from_a_checkpoint_and_partly_frozen(
     assert same == {"source_embedding.weight", "target_embedding.weight", "projection.weight"}
 
 
-def test_resuming_a_run_of_another_architecture_is_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
-    train(datasets["joined"], toy_options(tmp_path, 1))
-    transformer = replace(toy_options(tmp_path, 2), model=TrainingOptions().model)
-    with pytest.raises(UserError, match=r"another model \(its architecture is toy, not transformer\)"):
-        train(datasets["joined"], transformer)
-
-
 def test_sentences_longer_than_the_architecture_supports_are_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--toy-length .*use a real model"):
         train(datasets["joined"], replace(toy_options(tmp_path, 1), model=ToyConfig(length=20)))

@@ -105,13 +105,6 @@ def test_micro_batches_of_all_shapes_share_the_graphs_of_encoder_and_decoder(
     assert len(graphs) == (2 if packed else 4)
 
 
-@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_first_batch_of_one_empty_sentence_adds_one_graph_each_unless_packed(packed: bool, graphs: Graphs) -> None:
-    batches = [micro_batch(packed, *sizes) for sizes in ((1, 1), *SIZES)]
-    assert_same_results(make_loss(), make_loss(), batches)
-    assert len(graphs) == (1 if packed else 2 * 2)
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_no_graph_looks_up_rows_whose_gradients_it_would_have_to_add(packed: bool, graphs: Graphs) -> None:
     loss = make_loss(positions="learned", max_positions=100)
