@@ -7,35 +7,19 @@ from typing import Any
 
 from nmtkit.console.log import logger
 from nmtkit.errors import UserError
-from nmtkit.training.validation import VALIDATION, Sample
+from nmtkit.training.validation import Sample
 
-# The groups of training numbers on the page; all others form the group `speed`.
-_GROUPS = {
-    **dict.fromkeys(("loss", "nll", "ppl"), "loss"),
-    **dict.fromkeys(("lr", "gradient_norm", "skipped"), "optimizer"),
-    **dict.fromkeys(("epoch", "padding"), "data"),
-}
 # The charts of the page "Custom Scalars".
 _LAYOUT = {
     "training and validation": {
-        name: ["Multiline", [f"loss/{name}", f"valid/{name}"]] for name in ("loss", "nll", "ppl")
+        name: ["Multiline", [f"train/{name}", f"valid/{name}"]] for name in ("loss", "nll", "ppl")
     }
 }
 
 
-def tag(event: str, name: str) -> str | None:
-    """The tag of a number in an event of metrics.jsonl; the part before the slash is a group on the page.
-
-    `valid_loss` is `valid/loss`; `valid_news_loss`, of one of several datasets, is `news/valid_loss`. None for the
-    epoch of a validation, which has a curve already.
-    """
-    kind, _, rest = name.partition("_")
-    dataset, _, number = rest.rpartition("_")
-    if kind == event and dataset:
-        return f"{dataset}/{kind}_{number}"
-    if event == VALIDATION:
-        return None if name == "epoch" else f"{event}/{name.removeprefix('valid_')}"
-    return f"{_GROUPS.get(name, 'speed')}/{name}"
+def tag(event: str, name: str) -> str:
+    """The tag of a number of metrics.jsonl; the event is its group on the page. `valid_loss` is `valid/loss`."""
+    return f"{event}/{name.removeprefix(f'{event}_')}"
 
 
 class Board:
@@ -60,7 +44,7 @@ class Board:
     def numbers(self, event: str, update: int, values: Mapping[str, Any]) -> None:
         """Add a point to the curve of each value that is a number."""
         points = {tag(event, name): value for name, value in values.items() if isinstance(value, int | float)}
-        self._write(lambda writer: [writer.add_scalar(name, value, update) for name, value in points.items() if name])
+        self._write(lambda writer: [writer.add_scalar(name, value, update) for name, value in points.items()])
 
     def samples(self, update: int, samples: Sequence[Sample]) -> None:
         """Each sentence as `sentences/line_<n>`, translated by the model after this update."""

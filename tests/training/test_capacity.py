@@ -40,7 +40,7 @@ def test_the_largest_micro_batch_grows_with_the_memory_of_a_gpu_within_its_bound
 ) -> None:
     monkeypatch.setattr(capacity._Trial, "_peak", lambda self, tokens: 1000.0 * tokens)
     numbers = []
-    for free in (1e5, 5e5, 1e6, 1e10):
+    for free in (1e4, 5e5, 1e6, 1e10):
         monkeypatch.setattr(capacity, "free_memory", lambda device, free=free: free)
         with fake_gpu(monkeypatch):
             numbers.append(capacity.with_batches_of_device(data, options, Ranks(GPU)).batches.max_tokens)

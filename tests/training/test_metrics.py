@@ -64,7 +64,7 @@ def test_tensorboard_has_every_number_under_its_tag_and_some_sentences(
         for group, names in re.findall(r"^\| `(\w+)/` \| (`.*?) \|", guide, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", names)
     }
-    for event, without_curve in (("train", {"event", "update"}), ("valid", {"event", "update", "epoch"})):
+    for event, without_curve in (("train", {"event", "update"}), ("valid", {"event", "update"})):
         for row in metrics(run, event):
             for name in row.keys() - without_curve:
                 curve = tag(event, name)
@@ -91,7 +91,7 @@ def test_a_chart_shows_training_and_validation_together(board: Path) -> None:
     event = EventAccumulator(str(board)).Reload().Tensors(CONFIG_SUMMARY_TAG)[0]
     layout = Layout.FromString(make_ndarray(event.tensor_proto).item())
     charts = {chart.title: list(chart.multiline.tag) for category in layout.category for chart in category.chart}
-    assert charts == {name: [f"loss/{name}", f"valid/{name}"] for name in ("loss", "nll", "ppl")}
+    assert charts == {name: [f"train/{name}", f"valid/{name}"] for name in ("loss", "nll", "ppl")}
 
 
 def test_a_run_resumed_from_an_older_checkpoint_has_each_update_once_and_in_order(
@@ -104,22 +104,8 @@ def test_a_run_resumed_from_an_older_checkpoint_has_each_update_once_and_in_orde
         (run / f"checkpoint_{name}.pt").unlink()
     train(run, "--max-updates", 6, *options)
     shown = curves(board)
-    assert list(shown["loss/loss"]) == [1, 2, 3, 4, 5, 6]
+    assert list(shown["train/loss"]) == [1, 2, 3, 4, 5, 6]
     assert all(list(values) == [2, 4, 6] for name, values in shown.items() if name.startswith(("sentences/", "valid/")))
-
-
-@pytest.mark.parametrize(
-    ("event", "name", "expected"),
-    [
-        ("train", "train_news_loss", "news/train_loss"),
-        ("valid", "valid_a/en-de_ppl", "a/en-de/valid_ppl"),
-        ("valid", "valid_bleu", "valid/bleu"),
-        ("valid", "epoch", None),
-        ("train", "peak_memory_gib", "speed/peak_memory_gib"),
-    ],
-)
-def test_numbers_of_a_dataset_form_a_group_of_tensorboard(event: str, name: str, expected: str | None) -> None:
-    assert tag(event, name) == expected
 
 
 def test_a_run_with_the_options_of_another_does_not_write_to_its_tensorboard_folder(
@@ -161,7 +147,7 @@ def test_a_number_is_in_the_event_file_at_once(board: Path) -> None:
     writer.numbers("train", 1, {"loss": 2.0})
     shown = curves(board)
     writer.close()
-    assert shown == {"loss/loss": {1: 2.0}}
+    assert shown == {"train/loss": {1: 2.0}}
 
 
 @pytest.mark.parametrize("junk", [b'{"update": 1, "los', b"\xff\xfe", b"7", b'{"update": 2}'])
