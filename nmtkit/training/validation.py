@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from nmtkit.checkpoint import HIGHEST_IS_BEST
 from nmtkit.console.log import Progress
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batching import batch_by_tokens
@@ -102,7 +103,7 @@ class Validator:
 
     def better(self, value: float, than: float) -> bool:
         """Whether one value of the metric is better than another."""
-        return value > than if self.config.valid_bleu else value < than
+        return value > than if self.metric in HIGHEST_IS_BEST else value < than
 
     def check_memory(self, model: TranslationModel) -> None:
         """UserError if the memory does not suffice to translate the longest sentence with --valid-beam."""

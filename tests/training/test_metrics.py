@@ -13,7 +13,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_ndarray
-from training_runs import metrics, refused
+from training_runs import metrics
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.training.config import CheckpointConfig
@@ -121,7 +121,8 @@ def test_a_run_with_the_options_of_another_does_not_write_to_its_tensorboard_fol
 def test_an_unwritable_tensorboard_folder_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = train(tmp_path / "run", "--max-updates", 1, "--tensorboard", tmp_path / "file" / "board", code=2)
-    refused(result, f"--tensorboard {tmp_path}/file/board: cannot be written")
+    *_, line = result.stderr.decode().splitlines()
+    assert f"--tensorboard {tmp_path}/file/board: cannot be written" in line
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
