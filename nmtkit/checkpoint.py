@@ -44,6 +44,7 @@ from nmtkit.wording import quoted
 SAFETENSORS_FILE, SAFETENSORS_HEADER = "model.safetensors", "config.json"  # written by nmt-export, not a checkpoint
 #: The option, with its group, that each validation metric depends on; see `metric_setting`.
 METRIC_OPTIONS = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
+HIGHEST_IS_BEST = frozenset({"valid_bleu"})  #: of these metrics; the lowest of the others
 
 _BEGINNING = 100  # bytes: the format is the first entry of the header
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."

@@ -39,6 +39,7 @@ def option(
     off: str | None = None,
     removed: Mapping[str, str] | None = None,
     aliases: Sequence[str] = (),
+    file_only: bool = False,
 ) -> Any:
     """Declare a dataclass field that is also a command-line option.
 
@@ -51,6 +52,7 @@ def option(
     `count` is how many values a flag takes at once, for a field that is a tuple; without it, the flag can be repeated.
     `short` is a one-letter flag; `off` is the flag that turns a boolean option off, if not `--no-…`.
     `aliases` are former names of the field: flags and keys of `--config` files that `--help` does not show.
+    A field that is `file_only` has no flag: presets, checkpoints, `--config` files and Python set it.
     """
     metadata = {
         "help": help,
@@ -65,6 +67,7 @@ def option(
         "off": off,
         "removed": dict(removed or {}),
         "aliases": tuple(aliases),
+        "file_only": file_only,
     }
     return dataclasses.field(default=default, metadata=metadata)
 

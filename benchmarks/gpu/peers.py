@@ -26,10 +26,9 @@ from gpu.training import (
 from nmtkit.conversion.ctranslate2 import to_ctranslate2
 from nmtkit.data.batch import Batch, pad
 from nmtkit.decoding.batched_search import batches_by_tokens
-from nmtkit.machine.precision import resolve_device, resolve_precision
+from nmtkit.machine.precision import autocast, resolve_device, resolve_precision
 from nmtkit.model.config import TransformerConfig
 from nmtkit.text.vocabulary import BOS, EOS, PAD
-from nmtkit.training.mixed_precision import autocast
 
 _IGNORED = -100  # label of padding
 _LONGEST = 512  # positions of a Marian model

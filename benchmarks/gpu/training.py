@@ -31,6 +31,7 @@ from nmtkit.training.capacity import largest_update
 from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import BatchConfig, OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.optim import make_optimizer, take_step
 from nmtkit.training.ranks import Ranks
 
@@ -88,7 +89,7 @@ def make_updates(setting: TrainingSetting) -> list[Update]:
         micro_batches = [MicroBatch(0, 1, pairs) for pairs in update.micro_batches]
         if setting.packing:
             lengths_of = partial(_lengths_of, source, target)
-            micro_batches = pack_micro_batches(micro_batches, lengths_of, batches.micro_batch_tokens)
+            micro_batches = pack_micro_batches(micro_batches, lengths_of, batches.max_tokens)
         make = make_packed_batch if setting.packing else make_batch
         tensors = [
             _random_batch(random, setting.vocabulary, make, *_lengths_of(source, target, each))
@@ -135,7 +136,9 @@ class Training:
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
         ranks = Ranks(device)
         limit = setting.max_tokens or 2 * setting.batch_tokens  # more than all updates have
-        self.gradient = UpdateGradient(self.model, ranks, precision, self.scaler, SMOOTHING, SEED, limit)
+        self.gradient = UpdateGradient(
+            MicroBatchLoss(self.model, SMOOTHING), ranks, precision, self.scaler, SEED, limit
+        )
         if setting.compiled:
             compile_model(self.model, device)
         self.optimizer: torch.optim.Optimizer

@@ -21,12 +21,11 @@ from nmtkit.cli.train import choose_model
 from nmtkit.cli.train import main as nmt_train
 from nmtkit.data.batch import Batch
 from nmtkit.machine.memory import is_out_of_memory
-from nmtkit.machine.precision import resolve_device, resolve_precision
+from nmtkit.machine.precision import autocast, resolve_device, resolve_precision
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import ModelConfig
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.loss import batch_loss
-from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.save_dir import existing_part
 from nmtkit.training.summary import describe_model, duration, peak_memory
 

@@ -52,6 +52,8 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     defaults: dict[str, Any] = {}
     for table, key, value in _options_in(values):
         if key not in known:
+            if table and moved(str(context.command.name), flag(key)):
+                continue  # options.json of an older run
             raise UserError(f"--config {path}: {table}{_unknown(key, context.command, known)}")
         name = str(known[key].name)
         if name in defaults:

@@ -1,5 +1,7 @@
 """Options that a command no longer has, and what to use instead. An entry stays for one release."""
 
+_IN_FILES = "was removed from the command line: set it in a --config file, as options.json of a run does"
+_TO_NEW_RUN = "was removed: start a new run with --init-from CHECKPOINT and another --save-dir"
 _TO_SERVE = "moved to nmt-serve: use nmt-serve --checkpoint … --port 8080"
 
 # command -> options, separated by spaces -> the rest of the message
@@ -14,6 +16,17 @@ _MOVED: dict[str, dict[str, str]] = {
         "--max-char-ratio": "was removed: use --max-ratio",
         "--max-word-length --max-repeats --max-url-share --min-alphanumeric": "was removed: filter the text before",
         "--min-script": "was removed: a side needs half of its letters in --source-script or --target-script",
+    },
+    "nmt-train": {
+        "--activation --output-bias --d-bottleneck --separate-output": _IN_FILES,
+        "--lora-alpha --lora-targets --lora-train": _IN_FILES,
+        "--reset-optimizer --reset-lr-schedule": _TO_NEW_RUN,
+        "--max-save-failures": "was removed: a run ends after 3 checkpoints in a row that cannot be written",
+        "--shard-optimizer": "was removed: use a GPU with more memory, or a smaller model",
+    },
+    "nmt-score": {
+        "--confidence-n --paired-bs-n --paired-ar-n": "was removed: the number is sacreBLEU's own default",
+        "--paired-ar": "was removed: use --paired-bs",
     },
     "nmt-serve": {
         "--serve": "is the command itself: use --port 8080, and --host 0.0.0.0 for all interfaces",

@@ -81,7 +81,7 @@ class ConfigOption(click.Option):
     """A flag made from a dataclass field.
 
     `heading` is its heading in `--help`; `aliases` are former names of the field, which the command line and `--config`
-    files accept and no message shows.
+    files accept and no message shows. Only files set one that is hidden.
     """
 
     def __init__(self, *args: Any, heading: str, aliases: Collection[str] = (), **kwargs: Any) -> None:
@@ -90,6 +90,8 @@ class ConfigOption(click.Option):
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Accept the aliases too. They are not in `opts`, from which click makes help and error messages."""
+        if self.hidden:
+            return
         shown = self.opts
         self.opts = [*shown, *map(flag, self.aliases)]
         super().add_to_parser(parser, ctx)
@@ -231,6 +233,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         cls=ConfigOption,
         heading=config.heading,
         aliases=field.metadata["aliases"],
+        hidden=field.metadata["file_only"],
         type=_converter(kind, field.metadata),
         # None stands for the field's default, see `_build`: click would convert "", and the conversion refuses it.
         default=None if multiple or field.default == "" else field.default,

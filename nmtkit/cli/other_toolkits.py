@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--encoder-ffn-embed-dim --decoder-ffn-embed-dim": "use `--d-ff`",
             "--encoder-attention-heads --decoder-attention-heads": "use `--heads`",
             "--relu-dropout": "use `--activation-dropout`",
-            "--activation-fn": "use `--activation`",
+            "--activation-fn": "use `activation` in a `--config` file",
             "--share-all-embeddings": "use `--share-embeddings all`, the default for one vocabulary",
             "--share-decoder-input-output-embed": "use `--share-embeddings decoder`, the default for two vocabularies",
             "--encoder-normalize-before --decoder-normalize-before": "use `--norm pre`",
@@ -73,7 +73,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--restore-file": "not needed: the same command resumes from its own `--save-dir`; `--init-from` starts "
             "another run from given weights",
             "--finetune-from-model": "use `--init-from`",
-            "--reset-lr-scheduler": "use `--reset-lr-schedule`",
+            "--reset-lr-scheduler": "use `--init-from` with another `--save-dir`",
             "--reset-dataloader --reset-meters": "use `--reset-progress`",
             "--checkpoint-activations": "use `--activation-checkpointing`",
             "--distributed-world-size --distributed-port --distributed-init-method --ddp-backend": "not needed: "

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import PathName, ignore_from_file, ignore_or_refuse, options, refuse_idle
-from nmtkit.config import flag
+from nmtkit.cli.options import PathName, ignore_or_refuse, options
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.console.terminal import is_styled, styled_table, width
 from nmtkit.scoring.config import ScoreConfig, SignificanceConfig
@@ -17,15 +16,8 @@ from nmtkit.text.input_stream import STANDARD_STREAM
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options that have no effect beside the others."""
-    for test, other in (("paired_bs", "paired_ar"), ("paired_ar", "paired_bs")):
-        if values[test]:
-            ignore_from_file(values, [other, f"{other}_n"], test)
     if values["paired_bs"]:
-        ignore_from_file(values, ["confidence", "confidence_n"], "paired_bs")
-        refuse_idle(["confidence"], "with --paired-bs, which always prints the intervals")
-    for switch in ("confidence", "paired_bs", "paired_ar"):
-        if not values[switch]:
-            ignore_or_refuse(values, [f"{switch}_n"], f"without {flag(switch)}", switch)
+        ignore_or_refuse(values, ["confidence"], "with --paired-bs, which always prints the intervals", "paired_bs")
 
 
 @command("nmt-score")

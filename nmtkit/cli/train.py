@@ -25,12 +25,13 @@ from nmtkit.console.log import LogConfig, configure, logger
 from nmtkit.errors import UserError
 from nmtkit.machine.torchrun import place_of_process
 from nmtkit.model.config import ModelConfig
+from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.presets import PRESETS
 from nmtkit.training.config import CheckpointConfig, TrainingOptions
 
 # The classes of the options of all architectures.
 MODEL_CONFIGS = tuple(dict.fromkeys(preset.config for preset in PRESETS.values()))
-LORA = ("lora_alpha", "lora_targets", "lora_train")
+LORA = tuple(field.name for field in fields(LoraConfig) if field.name != "lora_rank")
 
 
 def choose_model(values: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
-"""Free memory, and errors of torch that mean out of memory."""
+"""Free memory, errors of torch that mean out of memory, and settings of malloc and oneDNN for training on a CPU."""
 
 import contextlib
+import ctypes
 import os
 import resource
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ _MESSAGES = (
     "CUDA error: out of memory",
     "CUDA driver error: out of memory",
 )
+_KERNELS = 128  # more than the products of one update have shapes
 _LARGE_SHARE = 0.1  # of a GPU's memory; its driver and libraries take less
 # By the version of control groups: the limit, the use, and in memory.stat the page cache that can be given up.
 _FILES = {
@@ -84,3 +86,27 @@ def _left_of_address_space() -> Iterator[int]:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
             yield max(0, limit - int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"))
+
+
+def keep_freed_memory() -> None:
+    """Make malloc keep freed memory for the next update, where the C library is glibc.
+
+    Otherwise it returns most of the memory to the kernel after each backward pass, and the next update waits until the
+    kernel has filled it with zeros again. Tensors of more than 32 MiB are not kept.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        never, largest = 2**31 - 1, 32 << 20  # bytes; glibc refuses a larger threshold
+        for number, value in ((-1, never), (-3, largest), (-2, largest)):  # trim and mmap threshold, top pad: malloc.h
+            mallopt(number, value)
+
+
+def limit_kernel_caches() -> None:
+    """Limit the kernels that torch keeps for products in bf16 on a CPU. Settings of the user win.
+
+    Call it before the first product; later, it has no effect. oneDNN compiles a kernel for each shape, and the shapes
+    of sentences rarely repeat (docs/how-to/memory.md). oneDNN and torch's interface to it have a cache each.
+    """
+    if "DNNL_PRIMITIVE_CACHE_CAPACITY" not in os.environ:
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNELS))
+    os.environ.setdefault("LRU_CACHE_CAPACITY", str(_KERNELS))

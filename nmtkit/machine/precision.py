@@ -1,6 +1,8 @@
 """The torch device of `--device` and the torch dtype of `--precision`."""
 
 import os
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,6 +49,11 @@ def has_slow_bf16(device: torch.device) -> bool:
     False where torch cannot tell.
     """
     return device.type == "cpu" and _can_tell() and not _multiplies_bf16(device)
+
+
+def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[Any]:
+    """Compute in `precision` where torch considers it safe; weights stay in fp32."""
+    return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:

@@ -110,6 +110,7 @@ class TransformerConfig(ModelConfig):
     activation: str = option(
         "relu",
         choices=("relu", "gelu", "swish"),
+        file_only=True,
         help="Activation of the feed-forward networks; the paper has relu (§3.3).",
     )
     positions: str = option(
@@ -127,7 +128,7 @@ class TransformerConfig(ModelConfig):
         unset="all, or decoder where the vocabularies are separate",
         help="One matrix for source, target and output (the paper); one for target and output; or three.",
     )
-    output_bias: bool = option(False, help="Add a learned bias to the logits (not in the paper).")
+    output_bias: bool = option(False, file_only=True, help="Add a learned bias to the logits (not in the paper).")
     attention_window: int | None = option(
         None,
         min=1,

@@ -198,13 +198,13 @@ class Convolutional(TranslationModel):
         self.encoder_out = NormalizedLinear(encoder[-1].channels, E)
         self.decoder_in = NormalizedLinear(E, decoder[0].inputs)
         self.decoder = nn.ModuleList(ConvolutionalDecoderLayer(shape, config) for shape in decoder)
-        self.decoder_out = NormalizedLinear(decoder[-1].channels, config.d_bottleneck)
+        self.decoder_out = NormalizedLinear(decoder[-1].channels, config.output_width)
         self.projection: NormalizedLinear | nn.Linear
         if config.has_tied_output:
             self.projection = nn.Linear(E, target_size)
             self.projection.weight = self.target_embedding.weight
         else:
-            self.projection = NormalizedLinear(config.d_bottleneck, target_size)
+            self.projection = NormalizedLinear(config.output_width, target_size)
         self.initialize()
 
     @torch.no_grad()
@@ -255,7 +255,7 @@ class Convolutional(TranslationModel):
 
     @property
     def output_matrix(self) -> Tensor:
-        """The projection (W, d_bottleneck)."""
+        """The projection (W, output_width)."""
         return self.projection.weight
 
     @property

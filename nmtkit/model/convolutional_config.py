@@ -50,7 +50,7 @@ class ConvolutionalConfig(SeparateOutputConfig):
     decoder_convolutions: str = option(_WMT, metavar="LIST", help="Layers of the decoder, in the same form.")
     d_model: int = option(768, min=1, max=10**6, help="Width of embeddings and attention.")
     d_bottleneck: int = option(
-        512, min=1, max=10**6, help="Width of the decoder's output before the projection (convolutional models)."
+        512, min=1, max=10**6, file_only=True, help="Width of the decoder's output before a separate projection."
     )
     dropout: float = option(
         0.2, min=0.0, below=1.0, help="Dropout on embeddings, on the input of each convolution and before the output."
@@ -63,11 +63,11 @@ class ConvolutionalConfig(SeparateOutputConfig):
         super().__post_init__()
         layer_shapes("encoder_convolutions", self.encoder_convolutions)
         layer_shapes("decoder_convolutions", self.decoder_convolutions)
-        if self.has_tied_output and self.d_bottleneck != self.d_model:
-            raise UserError(
-                f"--d-bottleneck {self.d_bottleneck} is not --d-model {self.d_model}: make them equal, or use "
-                "--separate-output"
-            )
+
+    @property
+    def output_width(self) -> int:
+        """The width of the decoder's output: that of the target embedding if it is the projection."""
+        return self.d_model if self.has_tied_output else self.d_bottleneck
 
     @property
     def encoder_layers(self) -> list[LayerShape]:
@@ -91,15 +91,16 @@ class ConvolutionalConfig(SeparateOutputConfig):
         return f"{layers} convolutional layers, d_model {self.d_model}, up to {counted(widest, 'channel')}"
 
     def effective(self) -> dict[str, Any]:
-        """As `ModelConfig.effective`: equal layers in equal words."""
+        """As `ModelConfig.effective`: equal layers in equal words, and the width that applies."""
         return self.to_dict() | {
             "encoder_convolutions": _description(self.encoder_layers),
             "decoder_convolutions": _description(self.decoder_layers),
+            "d_bottleneck": self.output_width,
         }
 
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
         """As `ModelConfig.forward_flops`. A convolution has k·inputs·2C weights, since the gates need 2C outputs."""
-        E, bottleneck = self.d_model, self.d_bottleneck
+        E, bottleneck = self.d_model, self.output_width
         source, target = source.astype("int64"), target.astype("int64")
         encoder, decoder = self.encoder_layers, self.decoder_layers
         per_source = _weights(encoder) + E * encoder[0].inputs + encoder[-1].channels * E

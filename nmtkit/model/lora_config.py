@@ -21,19 +21,20 @@ class LoraConfig(Config):
         "weights themselves.",
     )
     lora_alpha: float | None = option(
-        None, above=0.0, metavar="ALPHA", unset="the rank", help="Multiply the additions by ALPHA / R."
+        None, above=0.0, metavar="ALPHA", unset="the rank", file_only=True, help="Multiply the additions by ALPHA / R."
     )
     lora_targets: tuple[str, ...] = option(
         (),
         metavar="PATTERN",
         unset=" ".join(_TARGETS),
-        help="The matrices to adapt, by name, such as '*feed_forward*'; can be given several times.",
+        file_only=True,
+        help="The matrices to adapt, by name, such as '*feed_forward*'.",
     )
     lora_train: tuple[str, ...] = option(
         (),
         metavar="PATTERN",
-        help="Also train the parameters with matching names themselves, such as '*embedding*'; can be given several "
-        "times.",
+        file_only=True,
+        help="Also train the parameters with matching names themselves, such as '*embedding*'.",
     )
 
     @property

@@ -20,7 +20,7 @@ class SeparateOutputConfig(ModelConfig):
         help="One matrix for source, target and output; one for target and output; or three.",
     )
     separate_output: bool = option(
-        True, help="Give the output a matrix of its own, whatever --share-embeddings is (not for Transformers)."
+        True, file_only=True, help="Give the output a matrix of its own, whatever --share-embeddings is."
     )
 
     @property

@@ -1,8 +1,7 @@
-"""Scores of one or more systems, with confidence intervals and significance tests.
+"""Scores of one or more systems, with confidence intervals and a significance test.
 
-Both are sacreBLEU's own, so they equal those of its command: bootstrap resampling (Koehn 2004) and approximate
-randomization (Riezler and Maxwell 2005). Only the p-value of a system whose score equals the baseline's is always 1
-here: sacreBLEU does not count a resampled difference that equals the observed one, so the same lines get a low p-value.
+All are sacreBLEU's own, by bootstrap resampling (Koehn 2004). Only the p-value of a system whose score equals the
+baseline's is always 1 here: sacreBLEU does not count a resampled difference that equals the observed one.
 """
 
 import os
@@ -22,6 +21,7 @@ from nmtkit.text.input_stream import STANDARD_STREAM, reads_terminal
 from nmtkit.text.reading import decode_line, read_lines, read_raw_stdin
 from nmtkit.wording import counted, escaped, quoted
 
+_RESAMPLES = 1000  # sacreBLEU's default
 Texts = Mapping[str, Sequence[str]]  #: the lines of each file, by its name
 
 
@@ -38,11 +38,6 @@ class Comparison:
         return next(iter(self.scores.values())).signature
 
     @property
-    def headline(self) -> str:
-        """The line of the score with its signature; of several systems, the signature alone."""
-        return next(iter(self.scores.values())).text if len(self.scores) == 1 else self.signature
-
-    @property
     def metric(self) -> str:
         """The name of the metric with its tokenization: `BLEU 13a`."""
         name, *fields = self.signature.split("|")
@@ -55,16 +50,18 @@ def read_texts(translations: Sequence[Path], references: Sequence[Path]) -> tupl
     Raises UserError if a file is given twice, if two files differ in their number of lines, or if they have none.
     """
     for paths in (translations, references):
-        for path in paths:
-            if paths.count(path) > 1:
-                raise UserError(f"{path} is given twice: give each file once")
-    if STANDARD_STREAM in translations and Path("stdin") in translations:
-        raise UserError(f"stdin is also the name of a file: give {Path('stdin').absolute()}")
-    systems = dict(_read(path) for path in translations or [STANDARD_STREAM])
-    expected = {str(path): list(read_lines(path)) for path in references}
+        if repeated := [path for path in paths if paths.count(path) > 1]:
+            raise UserError(f"{repeated[0]} is given twice: give each file once")
+    systems = dict(map(_read, translations or [STANDARD_STREAM]))
+    expected = dict(map(_read, references))
     (name, lines), *others = [*expected.items(), *systems.items()]
     for other, found in others:
-        _check_lengths(other, found, name, lines)
+        if len(found) != len(lines):
+            short = name if len(found) > len(lines) else other
+            raise UserError(
+                f"{other} has {counted(len(found), 'line')} and {name} has {len(lines)}: {short} has no line "
+                f"{min(len(found), len(lines)) + 1}; the files must correspond line by line"
+            )
     if not lines:
         raise UserError(f"{name} is empty: there is nothing to score")
     return systems, expected
@@ -78,28 +75,19 @@ def _read(path: Path) -> tuple[str, list[str]]:
     return "stdin", [decode_line(line, Path("stdin"), number) for number, line in lines]
 
 
-def _check_lengths(name: str, lines: Sequence[str], other: str, expected: Sequence[str]) -> None:
-    """Raise UserError that names the first line without a counterpart."""
-    if len(lines) == len(expected):
-        return
-    short, line = (name, len(lines)) if len(lines) < len(expected) else (other, len(expected))
-    raise UserError(
-        f"{name} has {counted(len(lines), 'line')} and {other} has {len(expected)}: {short} has no line {line + 1}; "
-        "the files must correspond line by line"
-    )
-
-
 def compare(
     systems: Texts, references: Texts, config: ScoreConfig, significance: SignificanceConfig
 ) -> list[Comparison]:
     """Score each system by all metrics that papers use for the language.
 
-    With a paired test the first system is the baseline of the others. Raises UserError for a test of a single system
+    With --paired-bs the first system is the baseline of the others. Raises UserError for a test of a single system
     and for a bad SACREBLEU_SEED.
     """
-    if significance.is_paired and len(systems) < 2:
-        raise UserError("--paired-bs and --paired-ar need two or more translations: the first is the baseline")
-    _check_seed()
+    if significance.paired_bs and len(systems) < 2:
+        raise UserError("--paired-bs needs two or more translations: the first is the baseline")
+    seed = os.environ.get("SACREBLEU_SEED", "1")
+    if seed.lower() != "none" and not (seed.isdecimal() and seed.strip("0")):  # sacreBLEU accepts 0 in one place only
+        raise UserError(f"SACREBLEU_SEED is {quoted(seed)}: set it to a positive whole number, or to none")
     for name, lines in (*systems.items(), *references.items()):
         warn_of_subwords(name, lines)
     metrics = list(published_metrics(config.target_lang, config.tokenize))
@@ -110,33 +98,18 @@ def compare(
         ]
 
 
-def _check_seed() -> None:
-    """Raise UserError if SACREBLEU_SEED is not a seed. sacreBLEU would use 0 in one part of a test only."""
-    seed = os.environ.get("SACREBLEU_SEED", "1")
-    if seed.lower() != "none" and not (seed.isascii() and seed.isdecimal() and len(seed) < 1000 and int(seed) > 0):
-        raise UserError(f"SACREBLEU_SEED is {quoted(seed)}: set it to a positive whole number, or to none")
-
-
 def _scores(metric: Metric, systems: Texts, references: Texts, config: SignificanceConfig) -> list[Score]:
     """The score of each system by one metric."""
     expected = list(references.values())
-    if not config.is_paired:
-        resamples = config.confidence_n if config.confidence else 1
+    if not config.paired_bs:
+        resamples = _RESAMPLES if config.confidence else 1
         return [score(metric, lines, expected, resamples) for lines in systems.values()]
-    test = PairedTest(
-        list(systems.items()),
-        {"": metric},
-        expected,
-        test_type="bs" if config.paired_bs else "ar",
-        n_samples=config.paired_bs_n if config.paired_bs else config.paired_ar_n,
-        n_ar_confidence=config.confidence_n if config.confidence else -1,
-    )
-    signatures, results = test()
+    signatures, results = PairedTest(list(systems.items()), {"": metric}, expected, "bs", _RESAMPLES)()
     ((name, signature),) = signatures.items()
     found = [result for result in results[name] if isinstance(result, Result)]
     for result in found[1:]:
         if result.score == found[0].score:
-            result.p_value = 1.0  # no difference is smaller than none
+            result.p_value = 1.0
     return [Score(result.score, f"{name}|{signature}", "", result.mean, result.ci, result.p_value) for result in found]
 
 
@@ -163,17 +136,17 @@ def as_lines(comparisons: Iterable[Comparison], rows: bool = True) -> list[str]:
     """Two lines for each metric; with `rows`, a line below for each of several systems."""
     lines = []
     for comparison in comparisons:
-        lines += [comparison.headline, f"    {comparison.note}"]
-        if rows and len(comparison.scores) > 1:
+        one, *others = comparison.scores.values()
+        lines += [comparison.signature if others else one.text, f"    {comparison.note}"]
+        if rows and others:
             width = max(len(escaped(name)) for name in comparison.scores)
-            lines += [_row(f"{escaped(name):{width}}", one) for name, one in comparison.scores.items()]
+            lines += [f"    {escaped(name):{width}}  {_row(each)}" for name, each in comparison.scores.items()]
     return lines
 
 
-def _row(name: str, one: Score) -> str:
+def _row(one: Score) -> str:
     estimate = f"  (μ = {one.estimate})" if one.estimate else ""
-    p_value = f"  p = {_p_value(one)}" if one.p_value is not None else ""
-    return f"    {name}  {one.value:6.2f}{estimate}{p_value}"
+    return f"{one.value:6.2f}{estimate}{f'  p = {_p_value(one)}' if _p_value(one) else ''}"
 
 
 def _p_value(one: Score) -> str:

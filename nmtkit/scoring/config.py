@@ -52,20 +52,6 @@ class SignificanceConfig(Config):
     heading: ClassVar[str] = "Confidence and significance"
 
     confidence: bool = option(False, help="Print the 95 % confidence interval of each score, by bootstrap resampling.")
-    confidence_n: int = option(1000, min=2, max=10**6, metavar="N", help="Resamples of --confidence.")
     paired_bs: bool = option(
         False, help="Test whether each system differs from the first, the baseline, by paired bootstrap resampling."
     )
-    paired_bs_n: int = option(1000, min=2, max=10**6, metavar="N", help="Resamples of --paired-bs.")
-    paired_ar: bool = option(False, help="Test the same by paired approximate randomization.")
-    paired_ar_n: int = option(10_000, min=2, max=10**6, metavar="N", help="Trials of --paired-ar.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.paired_bs and self.paired_ar:
-            raise UserError("--paired-bs and --paired-ar are mutually exclusive: use one of them")
-
-    @property
-    def is_paired(self) -> bool:
-        """Whether systems are compared with a baseline."""
-        return self.paired_bs or self.paired_ar

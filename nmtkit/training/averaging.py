@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nmtkit.checkpoint import (
+    HIGHEST_IS_BEST,
     METRIC_OPTIONS,
     Checkpoint,
     check_finite,
@@ -68,7 +69,7 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
         raise UserError(f"--best: the checkpoints in {folder} are ranked {difference}: name the files instead")
     if len(scored) < count:
         raise UserError(_too_few_message("--best", count, folder, len(scored), until, " with a validation value"))
-    sign = -1 if any(criterion.metric == "valid_bleu" for criterion in criteria) else 1
+    sign = -1 if any(criterion.metric in HIGHEST_IS_BEST for criterion in criteria) else 1
     best = sorted(scored, key=lambda entry: (sign * entry[0], entry[1]))[:count]
     return [path for _, _, path in sorted(best, key=lambda entry: entry[1])]
 

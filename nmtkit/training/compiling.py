@@ -1,10 +1,8 @@
 """torch.compile for a model: its encoder and decoder as a whole, or each layer. Parameter names do not change."""
 
 import atexit
-import functools
 import os
 import shutil
-import stat
 import tempfile
 from pathlib import Path
 
@@ -26,7 +24,8 @@ def compile_model(model: TranslationModel, device: torch.device) -> None:
 
     UserError where torch cannot compile on this machine.
     """
-    _use_private_temporary_files()
+    use_private_cache()
+    import_nothing_from_current_folder()  # the compiler's processes
     _try(device)
     torch._dynamo.config.recompile_limit = _VARIANTS
     # Otherwise torch 2.9 assumes that sizes that are equal once are always equal.
@@ -40,13 +39,13 @@ def compile_model(model: TranslationModel, device: torch.device) -> None:
 
 
 def use_private_cache() -> None:
-    """Let torch keep compiled code in a folder that only this user can write to; call it before making an optimizer.
+    """Let torch keep compiled code in the user's cache folder; call it before making an optimizer.
 
-    torch's default has a predictable name in /tmp, and even an optimizer creates it: another user could put code there,
-    or a file in its place. A folder that the user has set in TORCHINDUCTOR_CACHE_DIR stays.
+    torch's default is a folder of a known name in /tmp, which even an optimizer creates: that fails for a user without
+    a name, as in a container. A folder that the user has set in TORCHINDUCTOR_CACHE_DIR stays.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_private_folder())
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder())
 
 
 def is_compile_error(error: BaseException) -> bool:
@@ -54,24 +53,12 @@ def is_compile_error(error: BaseException) -> bool:
     return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
 
 
-def _use_private_temporary_files() -> None:
-    """torch puts precompiled headers below the folder for temporary files, whatever TORCHINDUCTOR_CACHE_DIR is."""
-    use_private_cache()
-    import_nothing_from_current_folder()
-    folder = _private_folder() / "tmp"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
-
-
-@functools.cache
-def _private_folder() -> Path:
+def _cache_folder() -> Path:
     """A folder for compiled code: in the user's cache, or temporary where that cannot be used."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        folder = Path(base).expanduser() / "nmtkit" / "torchinductor"
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nmtkit" / "torchinductor"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-        if status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if os.access(folder, os.W_OK | os.X_OK):
             return folder
     except (OSError, RuntimeError):  # no home, or none that can be written
         pass

@@ -12,8 +12,8 @@ from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
 
-AUTO = 0  # --max-tokens, before it is determined
-CPU_TOKENS = 4096  #: the default of --max-tokens on a CPU
+AUTO = 0  # --max-tokens, before `capacity` determines it
+CPU_TOKENS = 4096  #: --max-tokens auto on a CPU
 _VALIDATE_EVERY = 1000  # updates, unless --validate-every or --validate-epochs is given
 _OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
 
@@ -23,14 +23,14 @@ class BatchConfig(Config):
     heading: ClassVar[str] = "Batches"
 
     batch_tokens: int = option(25000, min=1, help="Target tokens of one update, over all devices (§5.1).")
-    max_tokens: int | None = option(
-        None,
+    max_tokens: int = option(
+        AUTO,
         min=0,
         words={"auto": AUTO},
-        unset=f"auto on a GPU, {CPU_TOKENS} on a CPU",
+        unset="auto",
         help="Limit of one micro-batch on one device: tokens of source and of target, with padding. Packing adds "
-        "1 to 128 tokens of padding to each. auto: as many as fit into its memory, at most --batch-tokens divided by "
-        "the devices, determined when a run begins.",
+        "1 to 128 tokens of padding to each. auto: on a GPU as many as fit into its memory, at most --batch-tokens "
+        f"divided by the devices, determined when a run begins; {CPU_TOKENS} on a CPU.",
     )
     packing: str = option(
         "auto",
@@ -71,18 +71,13 @@ class BatchConfig(Config):
                 raise UserError(f"--mix {self.mix}: each weight must be a number above 0")
 
     @property
-    def micro_batch_tokens(self) -> int:
-        """The limit of a micro-batch once `max_tokens` is determined, or on a CPU."""
-        return CPU_TOKENS if self.max_tokens is None else self.max_tokens
-
-    @property
     def planned_tokens(self) -> int:
         """The limit of the groups of sentences of similar lengths from which an update is made.
 
         With packing, it is at most that of a CPU. Micro-batches are then cut from the whole update, so that its
         sentences can differ in length, and are those of an update on a CPU.
         """
-        return min(self.micro_batch_tokens, CPU_TOKENS) if self.packing == "on" else self.micro_batch_tokens
+        return min(self.max_tokens, CPU_TOKENS) if self.packing == "on" else self.max_tokens
 
     @property
     def weights(self) -> list[float] | None:
@@ -203,20 +198,8 @@ class CheckpointConfig(Config):
     )
     keep_last: int = option(10, min=1, metavar="N", help="Keep the newest N checkpoints.")
     keep_best: int = option(1, min=0, metavar="N", help="Also keep the best N checkpoints.")
-    max_save_failures: int = option(
-        3, min=1, metavar="N", help="Stop when N checkpoints in a row cannot be written; old ones are kept."
-    )
     log_every: int = option(100, min=1, metavar="N", help="Updates between log lines.")
     tensorboard: Path | None = option(None, metavar="DIR", help="Also write the numbers for TensorBoard.")
-
-
-@dataclass(frozen=True)
-class DistributedConfig(Config):
-    heading: ClassVar[str] = "Many devices (torchrun)"
-
-    shard_optimizer: bool = option(
-        False, help="Divide the optimizer's state among the devices (ZeRO stage 1). Does not change results."
-    )
 
 
 @dataclass(frozen=True)
@@ -245,8 +228,6 @@ class FineTuningConfig(Config):
         metavar="PATTERN",
         help="Do not train the parameters with matching names, such as 'encoder.*'; can be given several times.",
     )
-    reset_optimizer: bool = option(False, help="Resume without Adam's moments.")
-    reset_lr_schedule: bool = option(False, help="Resume with a new warm-up: the schedule starts here.")
     reset_progress: bool = option(
         False, help="Resume at epoch 1, also of other data, without a best validation so far."
     )
@@ -266,7 +247,6 @@ class TrainingOptions(OptionGroups):
     stop: StopConfig = field(default_factory=StopConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
-    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
 

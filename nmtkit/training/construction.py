@@ -62,6 +62,5 @@ def _size(model: nn.Module, averaged: bool) -> str:
     size = 4 * numbers + checkpoint_bytes(model, averaged)
     return (
         f"the model's {in_millions(numbers)} parameters, with their gradient and Adam's moments, take "
-        f"about {format_bytes(size)}: lower --d-model, --d-ff or the number of layers, or use --shard-optimizer to "
-        "divide the moments among several devices"
+        f"about {format_bytes(size)}: lower --d-model, --d-ff or the number of layers"
     )

@@ -17,11 +17,11 @@ from nmtkit.text.tokenizer import tokenizer_differences
 from nmtkit.text.user_symbols import add_symbols
 
 
-def initial_weights(path: Path, model: TranslationModel, dataset: Dataset, is_low_rank: bool) -> dict[str, Tensor]:
+def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> dict[str, Tensor]:
     """The weights of a new run's `model` on `dataset`, taken from a checkpoint: its moving average if it has one.
 
     Low-rank additions keep the values that they have in `model`, and so do the rows of pieces that --user-symbol has
-    added to the checkpoint's vocabulary. `is_low_rank` is whether the run trains such additions.
+    added to the checkpoint's vocabulary.
 
     Raises UserError, naming the first difference, for a checkpoint of another model or other vocabularies, and for
     weights that are not finite; also for new rows that the run does not train.
@@ -43,11 +43,9 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset, is_lo
         if len(parameter) > len(checkpoint.chosen().get(name, parameter)) and not parameter.requires_grad
     ]
     if untrained:
-        options = " ".join(f"--lora-train '{name}'" for name in untrained)
-        remedy = f"add {options}, and omit any" if is_low_rank else "omit the"
         raise UserError(
             f"--init-from {path}: {dataset.folder} has more pieces, but the run does not train {', '.join(untrained)}: "
-            f"{remedy} --freeze that matches it"
+            "omit --lora-rank, and the --freeze that matches it"
         )
     return weights
 

@@ -5,7 +5,7 @@ number of ranks, so runs on different numbers of ranks differ only in the roundi
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
@@ -20,23 +20,11 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.packing import MicroBatchTensors, Share
 from nmtkit.errors import RunError
 from nmtkit.machine.memory import is_out_of_memory, out_of_memory
-from nmtkit.model.translation_model import TranslationModel
+from nmtkit.machine.precision import autocast
 from nmtkit.text.vocabulary import BOS, EOS
-from nmtkit.training.loss import batch_loss
-from nmtkit.training.mixed_precision import autocast
+from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.ranks import Ranks
 from nmtkit.wording import first_line
-
-
-class MicroBatchLoss(nn.Module):
-    """Model and loss in one module: DistributedDataParallel wraps `forward`, and the loss includes the projection."""
-
-    def __init__(self, model: TranslationModel, smoothing: float) -> None:
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
-
-    def forward(self, batch: MicroBatchTensors) -> tuple[Tensor, Tensor]:
-        return batch_loss(self.model, batch, self.smoothing)
 
 
 class MemoryLimits:
@@ -116,23 +104,19 @@ class UpdateGradient:
 
     def __init__(
         self,
-        model: TranslationModel,
+        loss: MicroBatchLoss,
         ranks: Ranks,
         precision: torch.dtype,
         scaler: torch.amp.GradScaler,
-        smoothing: float,
         seed: int,
         max_tokens: int,
         datasets: int = 1,
     ) -> None:
-        """Losses are summed for each of so many `datasets`."""
-        self.datasets = datasets
+        """Losses are summed for each of that many `datasets`."""
+        self.loss, self.datasets = loss, datasets
         self.ranks, self.precision, self.scaler, self.seed = ranks, precision, scaler, seed
         self.limits = MemoryLimits(max_tokens)
         self.times_out_of_memory = 0
-        #: called in the next update with the number of its parts
-        self.after_first_part: Callable[[int], None] | None = None
-        self.loss = MicroBatchLoss(model, smoothing)
         self._attempt: MicroBatchTensors  # the most recent chunk
         self._wrapped: DistributedDataParallel | None = None
         self._bucket_sizes: dict[int, int] = {}  # of the buckets in which torch sums the gradient over ranks
@@ -182,28 +166,6 @@ class UpdateGradient:
                 self._agree_on_limits(update, ran_out)
             self._wrap()
 
-    def nonfinite_rows(self, update: int, number: int, batch: MicroBatchTensors, tokens: int) -> list[int]:
-        """The rows of a micro-batch whose gradient is not finite, each computed alone.
-
-        `tokens` is the whole update's: with a smaller divisor, a gradient multiplied by the loss scale would overflow.
-        """
-        found: list[int] = []
-        begin = 0
-        for part, chunk in enumerate(self.limits.cut(batch)):
-            if not self._norm(update, _Chunk(number, part, chunk), tokens) < torch.inf:
-                for row in range(chunk.sentences):
-                    alone = _Chunk(number, part, chunk.rows(slice(row, row + 1)))
-                    if not self._norm(update, alone, tokens) < torch.inf:
-                        found.append(begin + row)
-            begin += chunk.sentences
-        return found
-
-    def _norm(self, update: int, chunk: _Chunk, tokens: int) -> float:
-        self.loss.zero_grad(set_to_none=True)
-        self._backward(update, chunk, tokens, self.loss)
-        gradients = [parameter.grad for parameter in self.loss.parameters() if parameter.grad is not None]
-        return float(torch.nn.utils.get_total_norm(gradients))
-
     def _accumulate(self, update: int, share: Share, tokens: int, dataset_of: Sequence[int] = ()) -> Tensor:
         """Forward and backward of this rank's share; returns loss and negative log-likelihood of each dataset.
 
@@ -222,10 +184,6 @@ class UpdateGradient:
         for chunk in before:
             with self._wrapped.no_sync() if self._wrapped else nullcontext():
                 sums[chunk.dataset] += self._backward(update, chunk, tokens, self._wrapped or self.loss)
-            if self.after_first_part is not None:
-                self.after_first_part(len(chunks))
-                self.after_first_part = None
-        self.after_first_part = None  # too late for an update of one part, and not meant for the next
         sums[last.dataset] += self._backward(update, last, tokens, self._wrapped or self.loss)
         return sums.flatten().double()
 

@@ -10,14 +10,14 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint, collect_weights
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
-from nmtkit.machine.precision import resolve_precision
+from nmtkit.machine.precision import autocast, resolve_precision
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import build_model
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.fine_tuning import freeze
-from nmtkit.training.mixed_precision import autocast
+from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.optim import make_optimizer, optimizer_tensors, take_step
 from nmtkit.training.ranks import Ranks
 
@@ -51,9 +51,9 @@ class Learner:
         if options.compute.compile:
             compile_model(self.model, ranks.device)
         freeze(self.model, options.fine_tuning.freeze)
+        self.loss = MicroBatchLoss(self.model, options.optimizer.label_smoothing)
         self.lora = options.lora if options.lora.lora_rank else None
-        sharded = options.distributed.shard_optimizer and ranks.size > 1
-        self.optimizer = make_optimizer(self.model, options.optimizer, sharded)
+        self.optimizer = make_optimizer(self.model, options.optimizer)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
         ema = options.optimizer.ema
         self.average = MovingAverage(self.model, ema) if ema else None
@@ -76,7 +76,7 @@ class Learner:
             yield
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """The optimizer state for a checkpoint. Collective if the optimizer is sharded; then only rank 0 gets it."""
+        """The optimizer state for a checkpoint."""
         return optimizer_tensors(self.optimizer, self.model)
 
     def checkpoint(self, progress: dict[str, Any], optimizer: dict[str, Tensor]) -> Checkpoint:

@@ -146,7 +146,7 @@ def subword_sampling(
     batches, limit = options.batches, options.model.length_limit
     if not batches.subword_sampling:
         return []
-    longest = min(batches.micro_batch_tokens, limit.tokens) if limit else batches.micro_batch_tokens
+    longest = min(batches.max_tokens, limit.tokens) if limit else batches.max_tokens
     return [
         SubwordSampling(dataset, split, batches.subword_sampling, longest, seed_of(batches.seed, number))
         for number, (dataset, split) in enumerate(zip(datasets, splits, strict=True))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
@@ -198,6 +198,17 @@ def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: flo
     if bias is not None:
         hidden, matrix = _with_bias_as_column(hidden, matrix, bias)
     return projected_cross_entropy(hidden, matrix, target, smoothing)
+
+
+class MicroBatchLoss(nn.Module):
+    """Model and loss in one module: DistributedDataParallel wraps `forward`, and the loss includes the projection."""
+
+    def __init__(self, model: TranslationModel, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, batch: MicroBatchTensors) -> tuple[Tensor, Tensor]:
+        return batch_loss(self.model, batch, self.smoothing)
 
 
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:

@@ -70,7 +70,7 @@ class MetricsWriter:
         try:
             if not self._path.exists():  # removed: begin anew with the lines from here on
                 self._size = 0
-            with open(self._path, "r+b" if self._size else "wb", opener=_open_itself) as file:
+            with self._path.open("r+b" if self._size else "wb") as file:
                 file.truncate(self._size)
                 file.seek(self._size)
                 file.write(self._waiting)
@@ -81,11 +81,6 @@ class MetricsWriter:
             return
         self._size += len(self._waiting)
         self._waiting = b""
-
-
-def _open_itself(path: str, flags: int) -> int:
-    """Open a regular file: never a symlink, and never wait for a pipe."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:

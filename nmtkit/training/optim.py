@@ -1,12 +1,11 @@
 """Adam (§5.3) and the learning rate, which is a pure function of the update: nothing about it needs saving."""
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from nmtkit.errors import UserError
 from nmtkit.training.config import OptimizerConfig
@@ -33,26 +32,16 @@ def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_update
     return config.lr * falling[config.lr_schedule]
 
 
-def make_optimizer(model: nn.Module, config: OptimizerConfig, sharded: bool = False) -> torch.optim.Optimizer:
-    """Adam over the trained parameters, in torch's fused form: one pass over memory instead of one per operation.
-
-    `sharded` keeps on each rank only the moments of a part of the parameters (ZeRO stage 1), with the same results.
-    """
-    parameters = [parameter for _, parameter in _trained(model)]
-    settings: dict[str, Any] = {
-        "lr": config.lr,
-        "betas": (config.adam_beta1, config.adam_beta2),
-        "eps": config.adam_eps,
-        "weight_decay": config.weight_decay,
-        "fused": True,
-    }
-    if sharded:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # from other modules of that package
-            from torch.distributed.optim import ZeroRedundancyOptimizer
-
-        return ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, **settings)
-    return torch.optim.AdamW(parameters, **settings)
+def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Adam over the trained parameters, in torch's fused form: one pass over memory instead of one per operation."""
+    return torch.optim.AdamW(
+        [parameter for _, parameter in _trained(model)],
+        lr=config.lr,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
 
 
 def take_step(
@@ -74,22 +63,15 @@ def take_step(
     total_norm = nn.utils.get_total_norm(gradients)
     if clip_norm:
         nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, total_norm)
-    local: Any = _local(optimizer)
-    local.grad_scale, local.found_inf = None, (~total_norm.isfinite()).float()
+    fused: Any = optimizer
+    fused.grad_scale, fused.found_inf = None, (~total_norm.isfinite()).float()
     optimizer.step()
     scaler.update()
     return total_norm
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Adam's moments and step counts by the names of the parameters, for a checkpoint.
-
-    Collective if the optimizer is sharded; then only the main process gets them.
-    """
-    if hasattr(optimizer, "consolidate_state_dict"):
-        optimizer.consolidate_state_dict(to=0)
-        if distributed.get_rank() != 0:
-            return {}
+    """Adam's moments and step counts by the names of the parameters, for a checkpoint."""
     names = [name for name, _ in _trained(model)]
     state = optimizer.state_dict()["state"]
     return {f"{kind}.{names[i]}": value for i, values in sorted(state.items()) for kind, value in values.items()}
@@ -103,43 +85,23 @@ def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tens
     for name in sorted({key.partition(".")[2] for key in tensors}):
         if name not in parameters:
             raise UserError(f"the optimizer's state does not fit the model: {name} is unknown")
-        shapes = {"step": [], "exp_avg": list(parameters[name].shape), "exp_avg_sq": list(parameters[name].shape)}
-        for kind, shape in shapes.items():
+        for kind, shape in (("step", ()), ("exp_avg", parameters[name].shape), ("exp_avg_sq", parameters[name].shape)):
             tensor = tensors.get(f"{kind}.{name}")
-            if tensor is None or list(tensor.shape) != shape or tensor.dtype != torch.float32:
-                found = (
-                    "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-                )
-                raise UserError(f"the optimizer's state does not fit the model: {kind}.{name} is {found}")
-            possible = bool(tensor.isfinite().all()) and (kind == "exp_avg" or not (tensor < 0).any())
-            if kind == "step":
-                possible = possible and 0 <= tensor.item() <= updates and tensor.item() % 1 == 0
-            if not possible:
+            if tensor is None or tensor.shape != shape or tensor.dtype != torch.float32:
+                raise UserError(f"the optimizer's state does not fit the model: {kind}.{name}")
+            if not tensor.isfinite().all() or (kind == "step" and tensor > updates):
                 raise UserError(f"the optimizer's state has impossible values in {kind}.{name}")
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """The inverse of `optimizer_tensors`: every rank iterates over all tensors and copies its own. Without any tensors
-    the optimizer starts from zero."""
-    local = _local(optimizer)
-    own = {parameter for group in local.param_groups for parameter in group["params"]}
-    trained = _trained(model)
-    numbers = {name: number for number, (name, parameter) in enumerate(trained) if parameter in own}
+    """The inverse of `optimizer_tensors`. Without any tensors the optimizer starts from zero."""
+    numbers = {name: number for number, (name, _) in enumerate(_trained(model))}
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors:
         kind, _, name = key.partition(".")
         if name in numbers:  # others are frozen since
             state.setdefault(numbers[name], {})[kind] = value.clone()
-    groups = [{**group, "params": list(range(len(trained)))} for group in optimizer.param_groups]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-    for parameter, values in local.state.items():  # a sharded one leaves step counts on the CPU: pytorch issue 124133
-        values.update({kind: value.to(parameter.device) for kind, value in values.items() if value.dim() == 0})
-
-
-def _local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer of this rank's part of the parameters, if they are sharded."""
-    local: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
-    return local
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

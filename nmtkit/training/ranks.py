@@ -4,8 +4,6 @@ A run without torchrun is a group of one rank, for which every method is a plain
 """
 
 import contextlib
-import signal
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -158,8 +156,7 @@ def join(device: torch.device) -> Iterator[Ranks]:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     try:
-        with _ended_by_signals():
-            hosts = _connect(device, rank, size)
+        hosts = _connect(device, rank, size)
         yield Ranks(device, rank, size, hosts)
     except RuntimeError as error:
         if isinstance(error, distributed.DistError) and "out of memory" in str(error):
@@ -209,21 +206,6 @@ def _fresh_store(rank: int, size: int) -> Any:
         meeting = store.get(f"answer/{rank}/{word}").decode()
         store.set(f"{meeting}/{rank}", "here")
     return distributed.PrefixStore(meeting, store)  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the process, unless ignored: during a wait in C++, no handler of Python runs."""
-    before: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for stopping in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(stopping) is not signal.SIG_IGN:
-                before[stopping] = signal.signal(stopping, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        for stopping, handler in before.items():
-            signal.signal(stopping, handler)
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:

@@ -27,8 +27,6 @@ from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION
 from nmtkit.wording import counted
 
-_RESETS = ("reset_optimizer", "reset_lr_schedule", "reset_progress")
-
 
 class _Start(NamedTuple):
     """The beginning of a run: initial `weights` and `averages` of them, None to keep the random ones; and the rest of a
@@ -78,7 +76,7 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
     if checkpoint is None:
         if given is None:
             return _Start()
-        weights = initial_weights(given, learner.model, data.first, learner.lora is not None)
+        weights = initial_weights(given, learner.model, data.first)
         logger.info("initial weights: %s", given)
         return _Start(weights, averages=weights)
     check_fit(checkpoint, config, data, options)
@@ -88,13 +86,10 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
         save_dir.forget_validations()
     if given is not None:
         logger.info("--init-from %s is ignored: resuming from the checkpoints in %s", given, save_dir.folder)
-    resets = new_resets(checkpoint, options)
-    for name in sorted({name for name in _RESETS if getattr(options.fine_tuning, name)} - resets):
-        logger.info("%s took effect in an earlier start: to reset again, run once without it", flag(name))
-    optimizer = None if "reset_optimizer" in resets else checkpoint.optimizer
-    if "reset_optimizer" not in resets:
-        _warn_of_missing_moments(learner, optimizer or {})
-    return _Start(checkpoint.weights, checkpoint.chosen(), optimizer, state)
+    if options.fine_tuning.reset_progress and not is_reset(checkpoint, options):
+        logger.info("--reset-progress took effect in an earlier start: to reset again, run once without it")
+    _warn_of_missing_moments(learner, checkpoint.optimizer or {})
+    return _Start(checkpoint.weights, checkpoint.chosen(), checkpoint.optimizer, state)
 
 
 def _warn_of_missing_moments(learner: Learner, optimizer: Mapping[str, Tensor]) -> None:
@@ -123,13 +118,13 @@ def _check_state(state: RunState, learner: Learner, parts: Sequence[int], folder
         raise UserError(f"{folder}: the newest checkpoint has a damaged loss scaling: use another checkpoint")
 
 
-def new_resets(checkpoint: Checkpoint, options: TrainingOptions) -> set[str]:
-    """The reset options that are given now and were not given when the checkpoint was written.
+def is_reset(checkpoint: Checkpoint, options: TrainingOptions) -> bool:
+    """Whether --reset-progress is given now and was not given when the checkpoint was written.
 
-    One that was given then has taken effect already: the same command resumes the run.
+    If it was given then, it has taken effect already: the same command resumes the run.
     """
     before = checkpoint.progress["options"].get("fine_tuning", {})
-    return {name for name in _RESETS if getattr(options.fine_tuning, name) and not before.get(name)}
+    return options.fine_tuning.reset_progress and not before.get("reset_progress")
 
 
 def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, options: TrainingOptions) -> None:
@@ -155,7 +150,7 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
     is_same = checkpoint.progress.get("data", first) == first
     is_same &= checkpoint.languages == data.languages  # checksums ignore direction
     is_same &= checkpoint.progress.get("other_data", []) == others
-    if not is_same and "reset_progress" not in new_resets(checkpoint, options):
+    if not is_same and not is_reset(checkpoint, options):
         folders = ", ".join(str(each.folder) for each in data.datasets)
         way = (
             "first run until the next checkpoint without --reset-progress, which took effect in an earlier start"
@@ -171,27 +166,25 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
 def resumed_state(
     checkpoint: Checkpoint, validation_data: dict[str, str], metric: str, options: TrainingOptions
 ) -> RunState:
-    """The state of the run, after the resets in the options. Warns of changes that alter its results.
+    """The state of the run, after --reset-progress if it is given. Warns of changes that alter its results.
 
     `metric` decides which validation is best. Validations on a split with other checksums than `validation_data` do not
     count.
     """
-    progress, resets = checkpoint.progress, new_resets(checkpoint, options)
+    progress, reset = checkpoint.progress, is_reset(checkpoint, options)
     state = restore(RunState, progress)
-    if "reset_progress" in resets:
+    if reset:
         state.position, state.updates_in_epoch = BEGINNING, 0
         state.minutes, state.device_minutes, state.processor_minutes, state.flops = 0.0, 0.0, 0.0, 0
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
     change = "the validation split has changed" if validated_elsewhere else _change_of_metric(progress, metric, options)
-    if change and "reset_progress" not in resets:
+    if change and not reset:
         logger.warning("%s: the previous best result is discarded", change)
-    if change or "reset_progress" in resets:
+    if change or reset:
         state.discard_best()
     if change:
         state.validation = {}  # not validated yet
-    if "reset_lr_schedule" in resets:
-        state.schedule_start = state.update
-    _warn_of_other_versions(state, progress, resets, options.optimizer.lr_schedule)
+    _warn_of_other_versions(state, progress, reset, options.optimizer.lr_schedule)
     free_options = options.model.free_options
     before, now = (_relevant_options(each, free_options) for each in (progress["options"], options.to_dict()))
     if differences := _differences(before, now):
@@ -212,13 +205,13 @@ def _change_of_metric(progress: dict[str, Any], metric: str, options: TrainingOp
     return None
 
 
-def _warn_of_other_versions(state: RunState, progress: dict[str, Any], resets: set[str], schedule: str) -> None:
+def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bool, schedule: str) -> None:
     """Warn of another version of the data order, the loss, or a `schedule` that ends, than the run began with.
 
     Checkpoints without these versions have version 1.
     """
     used = progress.get("data_order_version", 1)
-    if used != ORDER_VERSION and "reset_progress" not in resets:
+    if used != ORDER_VERSION and not reset:
         message = "data order is version %d, the checkpoint has version %d: batches differ from here on"
         if state.part or state.updates_in_part:
             message += f", and the rest of epoch {state.epoch} may repeat some sentence pairs and omit others"
@@ -231,8 +224,7 @@ def _warn_of_other_versions(state: RunState, progress: dict[str, Any], resets: s
             used,
         )
     used, before = progress.get("schedule_version", 1), progress["options"].get("optimizer", {})
-    is_same = before.get("lr_schedule") == schedule and "reset_lr_schedule" not in resets
-    if used != SCHEDULE_VERSION and schedule in ENDING_SCHEDULES and is_same:
+    if used != SCHEDULE_VERSION and schedule in ENDING_SCHEDULES and before.get("lr_schedule") == schedule:
         message = (
             "--lr-schedule %s is version %d, the checkpoint has version %d: learning rates after the warm-up differ"
         )

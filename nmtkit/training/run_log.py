@@ -11,7 +11,6 @@ from nmtkit.console.log import Report, logger, report
 from nmtkit.machine.precision import has_slow_bf16
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.cost import Cost
-from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Work
 from nmtkit.training.metrics import MetricsWriter
@@ -19,6 +18,7 @@ from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, Window
 from nmtkit.training.summary import (
+    LONG_UPDATE,
     UPDATES_TO_MEASURE,
     Pace,
     describe_checkpoints,
@@ -29,7 +29,6 @@ from nmtkit.training.summary import (
     describe_run,
     duration,
     idle_devices,
-    long_update,
     peak_memory,
 )
 from nmtkit.training.training_data import TrainingData
@@ -74,28 +73,27 @@ class RunLog:
         """Start to measure the pace."""
         self.pace = Pace(state, data.tokens_per_epoch)
 
-    def plan(self, work: Work, gradient: UpdateGradient) -> None:
-        """Count an update for the pace. Describe the first one and, after its first part, its duration if long."""
+    def plan(self, work: Work) -> None:
+        """Count an update for the pace, and describe the first one."""
         first, self.updates_per_epoch = not self.updates_per_epoch, work.update.updates_per_epoch
         self.pace.count(int(work.lengths[1].sum()))
         if not first:
             return
-        micro_batches, began = len(work.update.micro_batches), time.monotonic()
+        micro_batches = len(work.update.micro_batches)
         self.description.add("plan", describe_plan(work))
         self.description.show()
         if warning := idle_devices(micro_batches, self.ranks.size, self.options.batches.packing == "on"):
             logger.warning("%s", warning)
 
-        def estimate(parts: int) -> None:
-            if hint := long_update(sum(work.target_tokens), micro_batches, (time.monotonic() - began) * parts):
-                logger.info("%s", hint)
-
-        if not self.options.compute.compile:  # its first part takes much longer than the others
-            gradient.after_first_part = estimate
-
     def after_update(self, state: RunState, window: Window) -> str:
-        """Log the time left, once, when enough updates are measured; returns the numbers for the progress bar."""
-        if self.pace.updates(state) == UPDATES_TO_MEASURE:
+        """Log the time left once: when enough updates are measured, or after the first if it was long.
+
+        Returns the numbers for the progress bar.
+        """
+        if self.pace.updates(state) == 1:
+            is_long = time.monotonic() - self.pace.began > LONG_UPDATE and not self.options.compute.compile
+            self.updates_to_measure = 1 if is_long else UPDATES_TO_MEASURE
+        if self.pace.updates(state) == self.updates_to_measure:
             logger.info("time left: %s", duration(self.minutes_left(state)))
         return describe_progress(window, self.minutes_left(state))
 

@@ -16,6 +16,8 @@ from nmtkit.training.summary import describe_divergence
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import Validator
 
+_MAX_FAILURES = 3  # checkpoints in a row that cannot be written
+
 
 class Saver:
     """Saves a run into its save folder."""
@@ -37,8 +39,8 @@ class Saver:
     def save(self, state: RunState, window: Window, metrics: MetricsWriter | None, last: bool = False) -> None:
         """Write a checkpoint, unless this update has one. Collective.
 
-        A failure is a warning: the next save tries again. RunError at the `last` save, and after --max-save-failures;
-        also if a weight is not finite, so that earlier checkpoints are kept. SaveDirMovedError at once.
+        A failure is a warning: the next save tries again. RunError at the `last` save, and after several in a row; also
+        if a weight is not finite, so that earlier checkpoints are kept. SaveDirMovedError at once.
         `metrics` are synced first, so that a checkpoint is never ahead of them, even after a power failure.
         """
         if self.saved == state.update:
@@ -50,7 +52,7 @@ class Saver:
             self.saved, self._failures = state.update, 0
             return
         self._failures += 1
-        if last or self._failures >= self.options.checkpoints.max_save_failures:
+        if last or self._failures >= _MAX_FAILURES:
             if list_checkpoints(self.save_dir.folder):
                 raise self.ranks.report_once(RunError(f"{failure}; earlier checkpoints are intact"))
             raise self.ranks.report_once(RunError(f"{failure}; there is no earlier checkpoint"))

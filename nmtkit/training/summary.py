@@ -19,12 +19,11 @@ from nmtkit.training.construction import checkpoint_bytes
 from nmtkit.training.loader import Work
 from nmtkit.training.save_dir import existing_part
 from nmtkit.training.state import RunState, Window
-from nmtkit.training.training_data import TrainingData
 from nmtkit.wording import counted, format_bytes, in_millions
 
 UPDATES_TO_MEASURE = 10  # before the time left is estimated: the first ones are slower
 _CHECKPOINTS_TO_AVERAGE = 5  # as the paper does for its base models
-LONG_UPDATE = 60.0  # seconds; longer updates are announced
+LONG_UPDATE = 60.0  # seconds; after a longer first update the run would seem to hang
 
 
 def describe_model(model: TranslationModel) -> str:
@@ -103,16 +102,6 @@ def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
     )
 
 
-def long_update(target_tokens: int, micro_batches: int, seconds: float) -> str | None:
-    """A hint for updates so long that the run would seem to hang; None for shorter ones."""
-    if seconds < LONG_UPDATE:
-        return None
-    return (
-        f"an update takes about {duration(seconds / 60)}: {target_tokens} target tokens in "
-        f"{counted(micro_batches, 'micro-batch', 'micro-batches')}; --batch-tokens makes updates smaller"
-    )
-
-
 def describe_divergence(has_earlier: bool) -> str:
     """How the error of a run that has diverged ends; `has_earlier` is whether it has a checkpoint from before."""
     if has_earlier:
@@ -120,20 +109,6 @@ def describe_divergence(has_earlier: bool) -> str:
     else:
         left = "it has no earlier checkpoint. Use another --save-dir, and lower"
     return f"the run has diverged; {left} --lr-scale or --lr, warm up longer, or set --clip-norm"
-
-
-def describe_skips(state: RunState, rate: float, pairs: list[tuple[int, int]], of: int, data: TrainingData) -> str:
-    """Why a run stops after too many skipped updates; `pairs`, as `data.describe` takes them, of the last one's `of`
-    sentence pairs are responsible."""
-    blame = (
-        f"caused by {len(pairs)} of its {of} sentence pairs: {data.describe(pairs)}"
-        if pairs
-        else "no single pair causes it"
-    )
-    return (
-        f"{counted(state.skipped_in_a_row, 'update')} in a row had no finite gradient, the last is {state.update} "
-        f"(learning rate {rate:.3g}; {blame})"
-    )
 
 
 def describe_dry_run(window: Window, minutes_left: float) -> str:

@@ -9,10 +9,10 @@ sums over the ranks.
 import contextlib
 import math
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,12 +20,12 @@ from typing import NamedTuple
 import torch
 
 from nmtkit.console.log import Progress, finite_or_none, logger, on_broken_pipe, working
-from nmtkit.data.packing import Share
-from nmtkit.errors import Interrupted, NmtkitError, RunError, UserError
+from nmtkit.errors import Interrupted, NmtkitError, RunError
 from nmtkit.machine.host_copy import HostCopy
+from nmtkit.machine.memory import keep_freed_memory, limit_kernel_caches
 from nmtkit.machine.precision import resolve_device
 from nmtkit.machine.threads import set_threads
-from nmtkit.training.allocation import keep_freed_memory, limit_kernel_caches
+from nmtkit.outputs import refuse_dataset
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.compiling import is_compile_error
 from nmtkit.training.config import TrainingOptions
@@ -36,7 +36,6 @@ from nmtkit.training.interruption import STOPS, Signals, agreed_stop
 from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.optim import learning_rate
-from nmtkit.training.outcome import Outcome
 from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.record import is_interim
 from nmtkit.training.resuming import resume
@@ -44,11 +43,10 @@ from nmtkit.training.run_log import RunLog
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
 from nmtkit.training.state import RunState, Window, restore
-from nmtkit.training.summary import describe_dry_run, describe_skips, next_command
-from nmtkit.training.tensorboard import check_board
+from nmtkit.training.summary import describe_dry_run, next_command
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Validator, validate
-from nmtkit.wording import first_line
+from nmtkit.wording import counted, first_line
 
 
 class Votes(NamedTuple):
@@ -64,33 +62,28 @@ class Votes(NamedTuple):
     broken_pipe: float  # number of ranks whose stderr has lost its reader
 
 
-_training = threading.Lock()  # held by the thread that trains
+@dataclass(frozen=True)
+class Outcome:
+    """An update that a GPU may still be computing while the host prepares the next one."""
+
+    update: int
+    learning_rate: float
+    numbers: HostCopy  #: loss and negative log-likelihood of each dataset, then the norm of the gradient
+    target_tokens: Sequence[int]  #: by dataset
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Refuse a second training at the same time: both would draw from torch's one generator of random numbers."""
-    if not _training.acquire(blocking=False):
-        raise UserError("another thread of this process trains: start each training in a process of its own")
-    try:
-        yield
-    finally:
-        _training.release()
-
-
-@_alone()
 def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -> None:
     """Train a model on a dataset folder, and on those of `others` in the proportions of the options.
 
     Resumes from the newest checkpoint in the save folder, if there is one.
     Under torchrun this is one of the processes that train together. Raises Interrupted after a signal to stop, and if
-    stderr has lost its reader. Raises UserError while another thread trains.
+    stderr has lost its reader.
     """
     set_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
         if ranks.device.type == "cpu":
             keep_freed_memory()
-            ranks.run_on_all(limit_kernel_caches)
+            limit_kernel_caches()
         with working(f"opening {folder}"):
             folders, verify = [folder, *others], options.reading.verify
             data = ranks.run_on_all(lambda: TrainingData.open(folders, verify, options.batches))
@@ -116,7 +109,7 @@ class Trainer:
             options.loading.num_workers,
             subword_sampling(data.datasets, data.splits, options),
             pinned=ranks.device.type == "cuda",
-            packed_tokens=options.batches.micro_batch_tokens if options.batches.packing == "on" else None,
+            packed_tokens=options.batches.max_tokens if options.batches.packing == "on" else None,
         )
         self.learner = Learner(data.first, data.languages, options, ranks)
         model, precision = self.learner.model.config, self.learner.precision
@@ -184,7 +177,7 @@ class Trainer:
 
     def _check_board(self) -> None:
         if tensorboard := self.options.checkpoints.tensorboard:
-            self.ranks.run_on_main(lambda: check_board(tensorboard))
+            self.ranks.run_on_main(lambda: refuse_dataset(tensorboard, f"--tensorboard {tensorboard}"))
 
     def _resume(self) -> None:
         """Load the newest valid checkpoint, if there is one, and describe the run."""
@@ -207,15 +200,14 @@ class Trainer:
 
     def _gradient(self) -> UpdateGradient:
         """Made after the weights are loaded: it broadcasts those of the main process."""
-        learner, smoothing, batches = self.learner, self.options.optimizer.label_smoothing, self.options.batches
+        learner, batches = self.learner, self.options.batches
         gradient = UpdateGradient(
-            learner.model,
+            learner.loss,
             self.ranks,
             learner.precision,
             learner.scaler,
-            smoothing,
             batches.seed,
-            batches.micro_batch_tokens,
+            batches.max_tokens,
             len(self.data.datasets),
         )
         gradient.limits.by_length = self.state.memory_limits
@@ -252,7 +244,7 @@ class Trainer:
         else:
             flops = self.cost.flops(*work.lengths)
         state, window = self.state, self.window
-        self.log.plan(work, self.gradient)
+        self.log.plan(work)
         window.waiting += time.perf_counter() - start
 
         state.begin_update(work.update)
@@ -262,7 +254,7 @@ class Trainer:
         rate = self._learning_rate()
         norm = self.learner.step(state.update, rate)
         numbers = HostCopy(torch.cat((losses, norm.double().unsqueeze(0))))
-        self.outcomes.append(Outcome(state.update, rate, numbers, work, share))
+        self.outcomes.append(Outcome(state.update, rate, numbers, work.target_tokens))
         while len(self.outcomes) > self._ahead():
             self._count(self.outcomes.popleft())
         window.tokens += work.tokens
@@ -280,7 +272,7 @@ class Trainer:
 
     def _count(self, outcome: Outcome) -> None:
         """Count an update, done or skipped, in `state` and `window`."""
-        window, state, work = self.window, self.state, outcome.work
+        window, state = self.window, self.state
         *losses, norm = outcome.numbers.read()
         is_finite = math.isfinite(norm)
         window.rate, window.gradient_norm = outcome.learning_rate, norm if is_finite else None
@@ -289,9 +281,9 @@ class Trainer:
             return
         state.skipped_in_a_row = 0
         window.loss, window.nll = window.loss + sum(losses[::2]), window.nll + sum(losses[1::2])
-        window.target_tokens += sum(work.target_tokens)
+        window.target_tokens += sum(outcome.target_tokens)
         if self.data.is_mixed:
-            window.add_losses(self.data.names, losses[::2], work.target_tokens)
+            window.add_losses(self.data.names, losses[::2], outcome.target_tokens)
 
     def _count_skipped(self, outcome: Outcome) -> None:
         """Count a skipped update; RunError if there were too many in a row."""
@@ -301,7 +293,9 @@ class Trainer:
             "update %d skipped: its gradient is not finite (learning rate %.3g)", outcome.update, outcome.learning_rate
         )
         if self.state.skipped_in_a_row >= self.options.optimizer.max_skips:
-            raise self.ranks.report_once(self._diverged(outcome.work, outcome.share))
+            skips = f"{counted(self.state.skipped_in_a_row, 'update')} in a row had no finite gradient"
+            where = f"the last is {outcome.update} (learning rate {outcome.learning_rate:.3g})"
+            raise self.ranks.report_once(RunError(f"{skips}, {where}: {self.saver.divergence(self.state)}"))
 
     def _count_all(self) -> None:
         """Wait until the device has computed all updates, and count them."""
@@ -335,19 +329,6 @@ class Trainer:
         start = self.state.schedule_start
         until = self.options.stop.max_updates - start
         return learning_rate(self.state.update - start, self.options.optimizer, self.options.model.d_model, until)
-
-    def _diverged(self, work: Work, share: Share) -> RunError:
-        """The error after too many skipped updates, with the sentence pairs responsible in the last one. Collective."""
-        micro_batches, tokens = work.update.micro_batches, sum(work.target_tokens)
-        mine = [
-            (micro_batches[number].corpus, int(micro_batches[number].pairs[row]))
-            for number, batch in share
-            for row in self.gradient.nonfinite_rows(self.state.update, number, batch, tokens)
-        ]
-        found = sorted(pair for pairs in self.ranks.gather(mine) for pair in pairs)
-        of = sum(len(micro_batch.pairs) for micro_batch in micro_batches)
-        skips = describe_skips(self.state, self.window.rate, found, of, self.data)
-        return RunError(f"{skips}: {self.saver.divergence(self.state)}")
 
     def _after_update(self) -> None:
         """Log, validate and save where it is due."""
@@ -388,7 +369,7 @@ class Trainer:
                 results = validate(
                     self.validator,
                     self.other_validators,
-                    self.learner.model,
+                    self.learner.loss,
                     self.ranks,
                     should_stop=lambda: self.signals.stop != 0,
                 )

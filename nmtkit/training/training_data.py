@@ -95,7 +95,7 @@ class TrainingData:
             for split in (*self.splits, *validation):
                 split.check_lengths(limit.flag, limit.tokens, limit.remedy)
         for split in self.splits:
-            split.check_lengths("--max-tokens", batches.micro_batch_tokens, "preprocess with a smaller --max-length")
+            split.check_lengths("--max-tokens", batches.max_tokens, "preprocess with a smaller --max-length")
 
     def checksums(self) -> dict[str, str]:
         """The checksums of all files by name, those of other datasets with the name of the dataset before it."""
@@ -106,11 +106,6 @@ class TrainingData:
     def training_checksums(self) -> list[dict[str, str]]:
         """The checksums of each dataset's training split."""
         return [dataset.checksums(TRAINING) for dataset in self.datasets]
-
-    def describe(self, pairs: Sequence[tuple[int, int]]) -> str:
-        """Name the lines of some training pairs, each given by the number of its dataset and its own."""
-        found = [[pair for dataset, pair in pairs if dataset == number] for number in range(len(self.splits))]
-        return "; ".join(split.lines.describe(own) for split, own in zip(self.splits, found, strict=True) if own)
 
 
 def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]:

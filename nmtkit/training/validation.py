@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from nmtkit.checkpoint import HIGHEST_IS_BEST
 from nmtkit.console.log import Progress
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batching import batch_by_tokens
@@ -14,14 +15,13 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.engine import check_memory
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import UserError
 from nmtkit.inference.backends import BACKENDS, torch_backend
-from nmtkit.machine.memory import is_out_of_memory, out_of_memory
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.scoring.bleu import bleu, tokenized_bleu
 from nmtkit.text.tokenizer import SPACE, decode_reference
 from nmtkit.training.config import TrainingOptions
-from nmtkit.training.loss import batch_loss, perplexity
+from nmtkit.training.loss import MicroBatchLoss, perplexity
 from nmtkit.training.ranks import Ranks
 
 VALIDATION = "valid"
@@ -49,7 +49,7 @@ class Results(NamedTuple):
 def validate(
     first: "Validator",
     others: "Mapping[str, Validator]",
-    model: TranslationModel,
+    loss: MicroBatchLoss,
     ranks: Ranks,
     should_stop: Callable[[], bool],
 ) -> Results | None:
@@ -57,11 +57,11 @@ def validate(
 
     None if any was stopped.
     """
-    results = first.run(model, ranks, should_stop)
+    results = first.run(loss, ranks, should_stop)
     if results is None:
         return None
     for name, other in others.items():
-        of_other = other.run(model, ranks, should_stop)
+        of_other = other.run(loss, ranks, should_stop)
         if of_other is None:
             return None
         results.values.update(
@@ -77,7 +77,7 @@ class Validator:
     """
 
     def __init__(self, dataset: Dataset, options: TrainingOptions) -> None:
-        self.config, self.smoothing = options.validation, options.optimizer.label_smoothing
+        self.config = options.validation
         self._search = SearchConfig(beam=self.config.valid_beam)
         self.metric = "valid_bleu" if self.config.valid_bleu else "valid_loss"
         self.possible = VALIDATION in dataset.split_names and len(dataset.split(VALIDATION)) > 0
@@ -96,14 +96,14 @@ class Validator:
         if self.possible:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)
             source, target = self.split.source.lengths[:], self.split.target.lengths[:]
-            self.max_tokens = options.batches.micro_batch_tokens
+            self.max_tokens = options.batches.max_tokens
             self.batches = batch_by_tokens(
                 np.lexsort((source, target)), source, target, self.max_tokens, self.max_tokens
             )
 
     def better(self, value: float, than: float) -> bool:
         """Whether one value of the metric is better than another."""
-        return value > than if self.config.valid_bleu else value < than
+        return value > than if self.metric in HIGHEST_IS_BEST else value < than
 
     def check_memory(self, model: TranslationModel) -> None:
         """UserError if the memory does not suffice to translate the longest sentence with --valid-beam."""
@@ -112,16 +112,16 @@ class Validator:
 
     @torch.inference_mode()
     def run(
-        self, model: TranslationModel, ranks: Ranks, should_stop: Callable[[], bool] = lambda: False
+        self, loss: MicroBatchLoss, ranks: Ranks, should_stop: Callable[[], bool] = lambda: False
     ) -> Results | None:
-        """The results of the model with its current weights. Collective.
+        """The results of the model of `loss` with its current weights. Collective.
 
         The ranks share the work and get the same results, bit for bit the same for any number of ranks. None where
         `should_stop`, called between batches, was true on any of them.
         """
-        model.eval()
+        loss.eval()
         mine = range(ranks.rank, len(self.batches), ranks.size)
-        sums = ranks.run_on_all(lambda: self._sums(model, mine, ranks.device, should_stop))
+        sums = ranks.run_on_all(lambda: self._sums(loss, mine, ranks.device, should_stop))
         *sums, given_up = ranks.sum([*sums, should_stop()])
         if given_up:
             return None
@@ -130,7 +130,7 @@ class Validator:
         values = {"valid_loss": loss_per_token, "valid_nll": nll_per_token, "valid_ppl": perplexity(nll_per_token)}
         if not self.config.valid_bleu:
             return Results(values, [])
-        translations = ranks.gather(ranks.run_on_all(lambda: self._translations(model, mine, should_stop)))
+        translations = ranks.gather(ranks.run_on_all(lambda: self._translations(loss.model, mine, should_stop)))
         hypotheses = {i: text for theirs in translations for i, text in theirs.items()}
         if len(hypotheses) < len(self.split):
             return None
@@ -138,7 +138,7 @@ class Validator:
         return Results(values | {"valid_bleu": value}, samples)
 
     def _sums(
-        self, model: TranslationModel, mine: range, device: torch.device, should_stop: Callable[[], bool]
+        self, loss: MicroBatchLoss, mine: range, device: torch.device, should_stop: Callable[[], bool]
     ) -> list[float]:
         """Loss and nll of each batch in order, 0 for those that are not `mine`, so that ranks sum in one order."""
         sums = [0.0] * (2 * len(self.batches))
@@ -147,27 +147,14 @@ class Validator:
                 if should_stop():
                     break
                 batch = collate(self.split, self.batches[number])
-                sums[2 * number : 2 * number + 2] = self._losses(model, batch, device)
+                sums[2 * number : 2 * number + 2] = self._losses(loss, batch.to(device))
                 progress.advance()
         return sums
 
-    def _losses(self, model: TranslationModel, batch: Batch, device: torch.device) -> list[float]:
-        """Loss and nll of a batch; computed in halves where memory does not suffice."""
-        try:
-            losses: list[float] = torch.stack(batch_loss(model, batch.to(device), self.smoothing)).tolist()
-            return losses
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(batch.src) == 1:
-                lengths = f"{batch.src.size(1)} and {batch.tgt_out.size(1)} tokens"
-                raise RunError(
-                    f"{out_of_memory(device)} for one pair of split '{VALIDATION}' of {lengths}: use text without such "
-                    "sentences"
-                ) from error
-        half = len(batch.src) // 2  # outside of the handler, where the memory of the failed attempt is free
-        halves = (self._losses(model, batch.rows(rows), device) for rows in (slice(half), slice(half, None)))
-        return [sum(values) for values in zip(*halves, strict=True)]
+    def _losses(self, loss: MicroBatchLoss, batch: Batch) -> list[float]:
+        """Loss and nll of a batch."""
+        losses: list[float] = torch.stack(loss(batch)).tolist()
+        return losses
 
     def _translations(self, model: TranslationModel, mine: range, should_stop: Callable[[], bool]) -> dict[int, str]:
         """The translation of each sentence in the batches that are `mine`, by its number."""

@@ -17,6 +17,7 @@ from module_pages import rooms
 from patience import PATIENCE
 from repository import ROOT
 
+from nmtkit.cli import moved_options
 from nmtkit.cli.start import COMMANDS, load_command, module_of
 
 TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}
@@ -222,7 +223,8 @@ OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, ten
     *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm", "--cpus"),
     *("--logdir", "--gpus"),  # the second of the plan of examples/wmt14
 }
-FORMER = {"--serve", "--no-dedup", "--min-chars", "--max-repeats"}  # earlier options that CHANGELOG.md names
+# Options of earlier releases, which CHANGELOG.md names.
+FORMER = {option for rows in moved_options._MOVED.values() for options in rows for option in options.split()}
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))

@@ -103,9 +103,7 @@ def test_the_server_ignores_options_of_the_file_that_the_command_line_excludes(
 @pytest.mark.parametrize(
     ("in_file", "given"),
     [
-        ({"confidence": True, "confidence_n": 9}, ("--paired-bs", "--paired-bs-n", 20)),
-        ({"paired_ar": True, "paired_ar_n": 9}, ("--paired-bs", "--paired-bs-n", 20)),
-        ({"paired_bs": True, "paired_bs_n": 9}, ("--no-paired-bs",)),
+        ({"confidence": True}, ("--paired-bs",)),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )

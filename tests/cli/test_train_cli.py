@@ -27,7 +27,8 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
 from nmtkit.storage.run_files import list_checkpoints
 from nmtkit.training.averaging import average_checkpoints
-from nmtkit.training.gradient import MicroBatchLoss, UpdateGradient
+from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.loss import MicroBatchLoss
 
 # What a run leaves
 
@@ -330,7 +331,7 @@ def test_memory_limits_learned_from_out_of_memory_errors_survive_a_resume(
     forward = MicroBatchLoss.forward
 
     def limited(self: MicroBatchLoss, batch: Batch) -> tuple[Tensor, Tensor]:
-        if len(batch.src) > 12:
+        if self.training and len(batch.src) > 12:
             raise MemoryError
         return forward(self, batch)
 
@@ -655,17 +656,15 @@ def test_updates_of_an_epoch_cut_short_by_a_larger_batch_size_do_not_count_in_th
     assert [progress[name] for name in ("epoch", "updates_in_part", "updates_in_epoch")] == [2, 1, 1]
 
 
-def test_a_diverging_run_stops_with_intact_checkpoints_and_reports_the_sentences(
-    train: Train, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_diverging_run_stops_with_intact_checkpoints(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = Dataset.open(datasets["joined"]).split("train").source
-    guilty = int(sources[0][0])  # a piece
     original = UpdateGradient._backward
 
     def backward(self: UpdateGradient, update: int, piece: Any, *arguments: Any) -> Tensor:
         sums = original(self, update, piece, *arguments)
         gradient = next(self.loss.parameters()).grad
-        if update > 3 and gradient is not None and (piece.batch.src == guilty).any():
+        if update > 3 and gradient is not None:
             gradient.fill_(float("nan"))
         return sums
 
@@ -675,11 +674,6 @@ def test_a_diverging_run_stops_with_intact_checkpoints_and_reports_the_sentences
     assert sum("skipped" in line and "not finite" in line for line in messages) >= 3
     assert messages[-1].startswith("nmt-train: 3 updates in a row")
     assert "earlier checkpoints are intact" in messages[-1]
-    named = re.search(r"caused by (\d+) of its (\d+) sentence pairs: (\S+), lines? ([\d, …]+)\)", messages[-1])
-    assert named is not None
-    assert int(named[1]) < int(named[2])
-    assert named[3] == str(datasets["joined"].parent / "train")
-    assert all(guilty in sources[int(line) - 1] for line in re.findall(r"\d+", named[4]))
     assert "Traceback" not in result.stderr.decode()
     assert updates(tmp_path)[:3] == [1, 2, 3]
     assert all(torch.isfinite(t).all() for t in tensors(tmp_path, "checkpoint_3.pt").values())
@@ -836,6 +830,17 @@ def test_the_model_of_init_from_wins_over_options_of_the_file_that_it_excludes(
     written = json.loads((tmp_path / "run/options.json").read_text())["model"]
     assert written["d_model"] == 16
     assert "d_bottleneck" not in written
+
+
+def test_options_that_were_removed_name_their_successor_and_may_stay_in_the_options_of_a_run(
+    train: Train, tmp_path: Path
+) -> None:
+    refused(train(tmp_path / "run", "--reset-optimizer", code=2), "--init-from")
+    refused(train(tmp_path / "run", "--activation", "gelu", code=2), "--config")
+    options = {"model": {"activation": "gelu"}, "checkpoints": {"max_save_failures": 3}}
+    (tmp_path / "options.json").write_text(json.dumps(options))
+    train(tmp_path / "run", "--config", tmp_path / "options.json", "--max-updates", 1)
+    assert json.loads((tmp_path / "run/options.json").read_text())["model"]["activation"] == "gelu"
 
 
 def test_a_file_with_options_that_exclude_each_other_is_refused(train: Train, tmp_path: Path) -> None:

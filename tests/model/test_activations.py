@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmtkit.data.batch import Batch
+from nmtkit.machine.precision import autocast
 from nmtkit.model import transformer
 from nmtkit.model.activations import LayerNorm
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.training.loss import batch_loss
-from nmtkit.training.mixed_precision import autocast
 
 
 def small_model(layers: int, **options: Any) -> TranslationModel:

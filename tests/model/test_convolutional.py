@@ -158,8 +158,11 @@ def test_a_malformed_list_of_layers_is_refused(text: str) -> None:
         ConvolutionalConfig(decoder_convolutions=text)
 
 
-def test_options_that_do_not_fit_are_refused() -> None:
+def test_too_many_layers_are_refused() -> None:
     with pytest.raises(UserError, match="at most 100 layers"):
         ConvolutionalConfig(encoder_convolutions="60x4,41x4")
-    with pytest.raises(UserError, match=r"--d-bottleneck 512 is not --d-model 768: .* or use --separate-output"):
-        ConvolutionalConfig(separate_output=False)
+
+
+def test_a_tied_output_has_the_width_of_the_embeddings() -> None:
+    assert ConvolutionalConfig(separate_output=False, d_model=96).output_width == 96
+    assert ConvolutionalConfig(d_model=96, d_bottleneck=64).output_width == 64

@@ -50,12 +50,10 @@ def by_sacrebleu(folder: Path, arguments: Sequence[str], systems: Sequence[str])
     return [[float(number) for number in re.findall(r"\d+\.\d+", cell)] for row in rows if row for cell in row.groups()]
 
 
-@pytest.mark.parametrize("test", ["bs", "ar"])
-def test_scores_intervals_and_p_values_match_the_sacrebleu_command(folder: Path, test: str) -> None:
+def test_scores_intervals_and_p_values_match_the_sacrebleu_command(folder: Path) -> None:
     systems, references = ["good", "alike", "bad"], ["reference", "second"]
-    arguments = [*references, "-i", *systems, f"--paired-{test}", f"--paired-{test}-n", "50"]
-    options: dict[str, Any] = {f"paired_{test}": True, f"paired_{test}_n": 50}
-    comparisons = compared(folder, systems, references, **options)
+    arguments = [*references, "-i", *systems, "--paired-bs"]
+    comparisons = compared(folder, systems, references, paired_bs=True)
     found = [
         [value for value in (score.value, score.mean, score.interval, score.p_value) if value is not None]
         for scores in zip(*(comparison.scores.values() for comparison in comparisons), strict=True)
@@ -65,26 +63,14 @@ def test_scores_intervals_and_p_values_match_the_sacrebleu_command(folder: Path,
     assert len(found) == len(expected) == 6
     for ours, theirs in zip(found, expected, strict=True):
         assert ours == pytest.approx(theirs, abs=6e-5)  # p-values have four decimals
-    assert all(f"|nrefs:2|{test}:50|seed:12345|" in comparison.signature for comparison in comparisons)
+    assert all("|nrefs:2|bs:1000|seed:12345|" in comparison.signature for comparison in comparisons)
 
 
-@pytest.mark.parametrize("test", ["bs", "ar"])
-def test_a_system_with_the_lines_of_the_baseline_has_the_p_value_1(folder: Path, test: str) -> None:
+def test_only_a_worse_system_differs_significantly_from_the_baseline(folder: Path) -> None:
     (folder / "same").write_bytes((folder / "good").read_bytes())
-    options: dict[str, Any] = {f"paired_{test}": True, f"paired_{test}_n": 200}
-    for comparison in compared(folder, ["good", "same", "bad"], **options):
-        baseline, same, bad = (score.p_value for score in comparison.scores.values())
+    for comparison in compared(folder, ["good", "same", "alike", "bad"], paired_bs=True):
+        baseline, same, alike, bad = (score.p_value for score in comparison.scores.values())
         assert (baseline, same) == (None, 1.0)
-        assert bad is not None
-        assert bad < 0.01
-
-
-@pytest.mark.parametrize("test", ["bs", "ar"])
-def test_only_a_worse_system_differs_significantly_from_the_baseline(folder: Path, test: str) -> None:
-    options: dict[str, Any] = {f"paired_{test}": True, f"paired_{test}_n": 200}
-    for comparison in compared(folder, ["good", "alike", "bad"], **options):
-        baseline, alike, bad = (score.p_value for score in comparison.scores.values())
-        assert baseline is None
         assert alike is not None
         assert bad is not None
         assert bad < 0.01 < 0.05 < alike
@@ -93,17 +79,17 @@ def test_only_a_worse_system_differs_significantly_from_the_baseline(folder: Pat
 def test_the_resampling_seed_comes_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def estimates(seed: str) -> list[float | None]:
         monkeypatch.setenv("SACREBLEU_SEED", seed)
-        comparisons = compared(folder, ["good"], confidence=True, confidence_n=50)
-        assert all(f"|bs:50|seed:{seed}|" in comparison.signature for comparison in comparisons)
+        comparisons = compared(folder, ["good"], confidence=True)
+        assert all(f"|bs:1000|seed:{seed}|" in comparison.signature for comparison in comparisons)
         return [score.mean for comparison in comparisons for score in comparison.scores.values()]
 
     assert estimates("7") == estimates("7") != estimates("8")
 
 
-@pytest.mark.parametrize("seed", ["0", "-1", "x", "", pytest.param("1" * 5000, id="of 5,000 digits")])
+@pytest.mark.parametrize("seed", ["0", "x"])
 def test_a_bad_seed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", seed)
-    with pytest.raises(UserError, match=rf"SACREBLEU_SEED is .{seed[:9]}.*: set it to a positive whole number"):
+    with pytest.raises(UserError, match=f"SACREBLEU_SEED is .{seed}"):
         compared(folder, ["good"], confidence=True)
 
 
@@ -116,7 +102,7 @@ def test_systems_are_scored_separately_without_a_significance_test(folder: Path)
 def test_a_table_has_only_the_columns_that_have_values(folder: Path) -> None:
     assert as_table(compared(folder, ["good"])).columns == ["metric", "score"]
     assert as_table(compared(folder, ["good", "bad"])).columns == ["metric", "system", "score"]
-    table = as_table(compared(folder, ["good", "bad"], paired_bs=True, paired_bs_n=9))
+    table = as_table(compared(folder, ["good", "bad"], paired_bs=True))
     assert table.columns == ["metric", "system", "score", "mean, 95 % interval", "p-value"]
     assert [row[0] for row in table.rows] == ["BLEU 13a", "", "chrF2", ""]
 
@@ -130,34 +116,23 @@ def test_plain_lines_name_each_system_once_below_the_signature(folder: Path) -> 
     assert as_lines(comparisons, rows=False)[:3] == [signature, note, comparisons[1].signature]
 
 
-def test_invalid_significance_tests_are_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="need two or more translations"):
-        compared(folder, ["good"], paired_ar=True)
-    with pytest.raises(UserError, match="mutually exclusive"):
-        SignificanceConfig(paired_ar=True, paired_bs=True)
+def test_a_significance_test_of_a_single_system_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="two or more translations"):
+        compared(folder, ["good"], paired_bs=True)
 
 
 def test_a_file_with_missing_lines_is_reported_with_its_first_missing_line(folder: Path) -> None:
     short = folder / "short"
     short.write_text("\n\n", encoding="utf-8")
-    message = rf"has 2 lines and .*reference has 60: {short} has no line 3; the files must correspond line by line$"
-    with pytest.raises(UserError, match=message):
-        compared(folder, ["good", "short"])
-    with pytest.raises(UserError, match=message):
-        compared(folder, ["good"], ["reference", "short"])
-    with pytest.raises(UserError, match=rf"good has 60 lines and {short} has 2: {short} has no line 3"):
-        compared(folder, ["good"], ["short"])
+    for files in ((["good", "short"],), (["good"], ["reference", "short"]), (["good"], ["short"])):
+        with pytest.raises(UserError, match=f"{short} has no line 3"):
+            compared(folder, *files)
 
 
 def test_a_file_that_is_given_twice_is_refused(folder: Path) -> None:
     for arguments in (["good", "good"], ["reference"]), (["good"], ["reference", "reference"]):
         with pytest.raises(UserError, match="is given twice: give each file once"):
             compared(folder, *arguments)
-
-
-def test_a_file_named_stdin_beside_stdin_is_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="stdin is also the name of a file"):
-        read_texts([Path("-"), Path("stdin")], [folder / "reference"])
 
 
 def test_a_resample_of_blank_lines_has_a_confidence_interval(tmp_path: Path) -> None:

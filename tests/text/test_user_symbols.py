@@ -188,7 +188,8 @@ def last(folder: Path) -> Checkpoint:
 def test_a_model_grows_with_its_vocabulary(
     kind: str, train: Train, datasets: dict[str, Path], tagged: Path, run_here: Run
 ) -> None:
-    options = ("--output-bias", *(("--share-embeddings", "none") if kind == "separate" else ()))
+    (tagged / "bias.json").write_text('{"output_bias": true}')
+    options = ("--config", tagged / "bias.json", *(("--share-embeddings", "none") if kind == "separate" else ()))
     train(tagged / "parent", "--max-updates", 4, *options, dataset=datasets[kind])
     given = tagged / "parent" / "checkpoint_last.pt"
     data = grow(run_here, given, tagged, "<2de>", "<2fr>")
@@ -222,11 +223,14 @@ def test_a_grown_model_is_adapted_with_trained_embeddings_only(
     lora = ("--init-from", given, "--max-updates", 2, "--lora-rank", 2)
     refused(
         train(tagged / "run", *lora, dataset=data, code=2),
-        "but the run does not train target_embedding.weight: add --lora-train 'target_embedding.weight', and omit",
+        "but the run does not train target_embedding.weight: omit --lora-rank",
     )
     result = train(tagged / "run", "--init-from", given, "--freeze", "*embedding*", dataset=data, code=2)
-    refused(result, "but the run does not train target_embedding.weight: omit the --freeze that matches it")
-    train(tagged / "run", *lora, "--lora-train", "*embedding*", dataset=data)
+    refused(
+        result, "but the run does not train target_embedding.weight: omit --lora-rank, and the --freeze that matches it"
+    )
+    (tagged / "lora.json").write_text('{"lora_train": "*embedding*"}')
+    train(tagged / "run", *lora, "--config", tagged / "lora.json", dataset=data)
     checkpoint = load_training_checkpoint(tagged / "run" / "checkpoint_last.pt")
     assert checkpoint.optimizer is not None
     assert "exp_avg.target_embedding.weight" in checkpoint.optimizer

@@ -8,13 +8,10 @@ import sys
 import pytest
 import torch
 
-from nmtkit.errors import UserError
-from nmtkit.training.allocation import limit_kernel_caches
-
 PROGRAM = """
 import resource
 import torch
-from nmtkit.training.allocation import keep_freed_memory
+from nmtkit.machine.memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -39,7 +36,7 @@ SHAPES = """
 import sys
 from pathlib import Path
 import torch
-from nmtkit.training.allocation import limit_kernel_caches
+from nmtkit.machine.memory import limit_kernel_caches
 
 def pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
@@ -52,18 +49,6 @@ for rows in range(10, 510):
     torch.nn.functional.linear(torch.ones(rows, 32, dtype=torch.bfloat16), weight)
 print(pages() - before)
 """
-
-
-def test_a_capacity_of_torch_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch would crash."""
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
-    for capacity in ("abc", "", "1.5"):
-        monkeypatch.setenv("LRU_CACHE_CAPACITY", capacity)
-        with pytest.raises(UserError, match=f"LRU_CACHE_CAPACITY is '{capacity}': set it to a whole number"):
-            limit_kernel_caches()
-    for capacity in ("9", "-5"):
-        monkeypatch.setenv("LRU_CACHE_CAPACITY", capacity)
-        limit_kernel_caches()
 
 
 @pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bf16 on this machine")

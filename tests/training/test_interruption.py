@@ -2,12 +2,10 @@
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from nmtkit.cli import start
 from nmtkit.training.interruption import Signals, agreed_stop
 
 
@@ -42,26 +40,3 @@ def test_a_second_hangup_lets_the_run_save_too(capfd: pytest.CaptureFixture[str]
             os.kill(os.getpid(), signal.SIGHUP)
         assert signals.stop == signal.SIGHUP
     assert capfd.readouterr().err == "SIGHUP: finishing and saving this update first\n"
-
-
-@pytest.mark.parametrize(("handler_of_parent", "saves"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
-def test_a_signal_to_save_is_ignored_while_the_command_starts_and_later_if_the_parent_ignores_it(
-    handler_of_parent: signal.Handlers, saves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-    signal.signal(signal.SIGUSR1, handler_of_parent)
-
-    def receive_and_end(name: str) -> None:
-        signal.raise_signal(signal.SIGUSR1)
-        with Signals(second_kills=True, is_main=False) as signals:
-            signal.raise_signal(signal.SIGUSR1)
-            assert signals.save == saves
-        sys.exit(7)
-
-    monkeypatch.setattr(start, "load_command", receive_and_end)
-    try:
-        with pytest.raises(SystemExit, match="7"):
-            start.start("train")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -22,8 +22,8 @@ def draw(rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return hidden, matrix, torch.randint(EOS, W, (rows,), generator=random)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize("rows", [1, 7, 512, 513, 1300])  # below, at and beyond what is computed at a time
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [1, 512, 1300])  # below, at and beyond what is computed at a time
 def test_value_and_gradients_match_torch(smoothing: float, rows: int) -> None:
     hidden, matrix, target = draw(rows)
     loss, nll = projected_cross_entropy(hidden, matrix, target, smoothing)
@@ -47,61 +47,12 @@ def test_the_result_does_not_depend_on_the_rows_per_tile(monkeypatch: pytest.Mon
     assert_close(torch.autograd.grad(parts[0], (hidden, matrix)), gradients, rtol=1e-4, atol=1e-5)
 
 
-def test_the_result_in_bf16_hardly_depends_on_the_rows_per_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden, matrix, target = draw(1300)
-    results = []
-    for rows in (1300, 512, 13):
-        monkeypatch.setattr(loss_module, "_ROWS_CPU_BF16", rows)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss, nll = projected_cross_entropy(hidden, matrix, target, 0.1)
-        results.append((loss, nll, *torch.autograd.grad(loss, (hidden, matrix))))
-    for result in results[1:]:
-        assert_close(result[:2], results[0][:2])
-        assert_close(result[2], results[0][2])
-        assert (result[3] - results[0][3]).norm() < 2**-8 * results[0][3].norm()
-
-
-def test_the_gradient_is_scaled_by_the_incoming_gradient() -> None:
-    hidden, matrix, target = draw(5)
-    (once,) = torch.autograd.grad(projected_cross_entropy(hidden, matrix, target, 0.1)[0], hidden)
-    (thrice,) = torch.autograd.grad(3 * projected_cross_entropy(hidden, matrix, target, 0.1)[0], hidden)
-    assert_close(thrice, 3 * once)
-
-
-def test_without_gradients_the_values_are_the_same() -> None:
-    hidden, matrix, target = draw(600)
-    expected = projected_cross_entropy(hidden, matrix, target, 0.1)
-    for context in (torch.no_grad(), torch.inference_mode()):
-        with context:
-            loss, nll = projected_cross_entropy(hidden, matrix, target, 0.1)
-        assert not loss.requires_grad
-        assert_close((loss, nll), tuple(value.detach() for value in expected))
-
-
-def test_the_negative_log_likelihood_has_no_gradient() -> None:
-    assert not projected_cross_entropy(*draw(3), 0.1)[1].requires_grad
-
-
-def test_the_gradient_of_the_hidden_states_is_correct_with_a_frozen_matrix() -> None:
-    hidden, matrix, target = draw(4)
-    frozen = matrix.detach()
-    (gradient,) = torch.autograd.grad(projected_cross_entropy(hidden, frozen, target, 0.0)[0], hidden)
-    expected = torch.autograd.grad(smoothed_loss(hidden @ frozen.T, target, 0.0), hidden)[0]
-    assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
-
-
 def test_extreme_logits_neither_overflow_nor_vanish() -> None:
     hidden = torch.tensor([[100.0], [-100.0]], requires_grad=True)
     matrix = torch.tensor([[0.0], [-1.0], [0.0], [1.0]], requires_grad=True)
     loss, nll = projected_cross_entropy(hidden, matrix, torch.tensor([EOS, EOS]), 0.0)
     assert nll.item() == pytest.approx(200)
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, (hidden, matrix)))
-
-
-def test_an_empty_batch_has_zero_loss() -> None:
-    hidden, matrix, target = draw(0)
-    loss, nll = projected_cross_entropy(hidden, matrix, target, 0.1)
-    assert loss.item() == nll.item() == 0
 
 
 @pytest.mark.parametrize("build", [*BUILDS, None])
@@ -158,7 +109,7 @@ def test_an_infinite_loss_has_no_finite_gradient() -> None:
 
 
 @pytest.mark.parametrize("build", [*BUILDS, None])
-@pytest.mark.parametrize("large", [0.0, 60.0, 1e5])
+@pytest.mark.parametrize("large", [0.0, 1e5])
 def test_no_logit_of_pad_or_bos_changes_the_loss_or_gets_a_gradient(
     build: str | None, large: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,16 +124,6 @@ def test_no_logit_of_pad_or_bos_changes_the_loss_or_gets_a_gradient(
     assert_close((loss, nll), expected, rtol=1e-6, atol=0)
     assert_close((of_hidden, of_matrix), expected_gradients, rtol=1e-5, atol=1e-5)
     assert (of_matrix[[PAD, BOS]] == 0).all()
-
-
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_pad_and_bos_get_no_gradient_in_half_precision(kind: torch.dtype) -> None:
-    hidden, matrix, target = draw(300)
-    with torch.autocast("cpu", kind):
-        loss, _ = projected_cross_entropy(hidden, matrix, target, 0.1)
-    gradient = torch.autograd.grad(loss, matrix)[0]
-    assert (gradient[[PAD, BOS]] == 0).all()
-    assert (gradient[EOS:] != 0).any(1).all()
 
 
 @pytest.mark.parametrize("build", [*BUILDS, None])
@@ -206,7 +147,7 @@ def matrix_of(width: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("width", [4, 7, 8, 1001, 9000])
+@pytest.mark.parametrize("width", [4, 7, 1001])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_compiled_cross_entropy_is_that_of_torch(
     build: str, width: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
@@ -224,7 +165,7 @@ def test_compiled_cross_entropy_is_that_of_torch(
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_compiled_cross_entropy_keeps_what_is_not_finite(
     build: str, bad: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,7 +181,7 @@ def test_compiled_cross_entropy_keeps_what_is_not_finite(
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("width", [4, 7, 8, 1001, 9000])
+@pytest.mark.parametrize("width", [4, 7, 1001])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_compiled_cross_entropy_of_bf16_computes_in_fp32_and_rounds_the_gradient_once(
     build: str, width: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
@@ -264,22 +205,7 @@ def test_compiled_cross_entropy_of_bf16_computes_in_fp32_and_rounds_the_gradient
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_compiled_cross_entropy_of_bf16_keeps_what_is_not_finite(
-    build: str, bad: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_build(build, monkeypatch)
-    logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(1)).bfloat16()
-    logits[1, 4] = bad
-    exact = logits.float()
-    results = [loss_module._cross_entropy(x, x, torch.tensor([3, 4, 5]), 0.1, True) for x in (logits, exact)]
-    assert torch.equal(results[0].isfinite(), results[1].isfinite())
-    assert not results[0].isfinite().any()
-    assert_close(logits.float(), exact, rtol=2**-8, atol=0, equal_nan=True)
-
-
-@pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("count", [1, 15, 16, 33, 40_001])
+@pytest.mark.parametrize("count", [15, 40_001])
 def test_compiled_addition_to_fp32_is_exact(build: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     use_build(build, monkeypatch)
     random = torch.Generator().manual_seed(count)
@@ -316,14 +242,6 @@ def test_compiled_cross_entropy_refuses_a_target_outside_the_vocabulary(
     logits = torch.randn(2, 20)
     with pytest.raises(IndexError, match="target"):
         loss_module._cross_entropy(logits, logits, torch.tensor([3, wrong]), 0.1, True)
-
-
-@pytest.mark.parametrize("build", BUILDS)
-def test_compiled_cross_entropy_refuses_a_vocabulary_without_bos(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_build(build, monkeypatch)
-    logits = torch.randn(2, BOS)
-    with pytest.raises(IndexError, match="no id 2"):
-        loss_module._cross_entropy(logits, logits, torch.tensor([1, 1]), 0.1, True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -9,9 +9,8 @@ from commands import Run, Train
 from training_runs import OPTIONS, TRAIN, assert_near, finish, metrics, refused, start, tensors
 
 from nmtkit.checkpoint import load_checkpoint, load_training_checkpoint
-from nmtkit.model.lora import merge
 
-LORA = ("--lora-rank", 2, "--lora-alpha", 4, "--lr-scale", 5)
+LORA = ("--lora-rank", 2, "--lr-scale", 5)
 
 
 @pytest.fixture
@@ -63,18 +62,6 @@ def test_a_resumed_run_ends_with_the_bits_of_a_straight_one(
     assert all(torch.equal(tensor, other_ema[name]) for name, tensor in ema.items())
 
 
-def test_the_moving_average_is_merged_from_averaged_additions(train: Train, parent: Path, tmp_path: Path) -> None:
-    train(tmp_path / "run", "--max-updates", 4, "--init-from", parent, *LORA, "--ema", 0.9)
-    path = tmp_path / "run" / "checkpoint_last.pt"
-    separate, loaded = load_training_checkpoint(path).ema, load_checkpoint(path).ema
-    assert separate is not None
-    assert loaded is not None
-    base = load_checkpoint(parent).weights
-    assert all(torch.equal(separate[name], weight) for name, weight in base.items())
-    expected = merge(separate, 2.0)
-    assert all(torch.equal(loaded[name], weight) for name, weight in expected.items())
-
-
 def test_an_average_is_that_of_the_merged_weights(train: Train, parent: Path, tmp_path: Path, run_here: Run) -> None:
     train(tmp_path / "run", "--max-updates", 4, "--save-every", 2, "--init-from", parent, *LORA)
     done = run_here("nmt-average", tmp_path / "run", "--last", 2, "--output", tmp_path / "mean.pt")
@@ -86,22 +73,11 @@ def test_an_average_is_that_of_the_merged_weights(train: Train, parent: Path, tm
         assert torch.equal(weight, ((two[name].double() + four[name].double()) / 2).float()), name
 
 
-def test_a_merged_checkpoint_can_be_adapted_again(train: Train, parent: Path, tmp_path: Path) -> None:
-    train(tmp_path / "a", "--max-updates", 2, "--init-from", parent, *LORA)
-    first = tmp_path / "a" / "checkpoint_last.pt"
-    train(tmp_path / "b", "--max-updates", 2, "--init-from", first, "--lora-rank", 3)
-    base = load_checkpoint(first).weights
-    second = load_training_checkpoint(tmp_path / "b" / "checkpoint_last.pt").weights
-    assert all(torch.equal(second[name], weight) for name, weight in base.items())
-
-
 @pytest.mark.parametrize(
     ("options", "before", "now"),
     [
-        ((), "--lora-rank 2 --lora-alpha 4", "not no --lora-rank"),
-        (("--lora-rank", 3), "--lora-rank 2", "not --lora-rank 3 --lora-alpha 3"),
-        (("--lora-rank", 2), "--lora-alpha 4", "not --lora-rank 2 --lora-alpha 2"),
-        ((*LORA, "--lora-targets", "*feed_forward*"), "'*attention*'", "--lora-targets '*feed_forward*'"),
+        ((), "--lora-rank 2", "not no --lora-rank"),
+        (("--lora-rank", 3), "--lora-rank 2", "not --lora-rank 3"),
     ],
 )
 def test_a_run_does_not_resume_with_other_additions(
@@ -116,8 +92,7 @@ def test_a_run_does_not_resume_with_other_additions(
     ("options", "message"),
     [
         (("--lora-rank", 2), "--lora-rank adapts the weights of a model: give --init-from"),
-        (("--lora-alpha", 2), "--lora-alpha has no effect without --lora-rank"),
-        (("--lora-targets", "*"), "--lora-targets has no effect without --lora-rank"),
+        (("--lora-alpha", 2), "--lora-alpha was removed from the command line"),
     ],
 )
 def test_options_without_effect_are_refused(
@@ -127,8 +102,9 @@ def test_options_without_effect_are_refused(
 
 
 def test_the_options_of_a_run_start_another(train: Train, parent: Path, tmp_path: Path) -> None:
-    patterns = ("--lora-targets", "*attention*", "--lora-targets", "*inner*", "--lora-train", "*norm*")
-    train(tmp_path / "a", "--max-updates", 1, "--init-from", parent, *LORA, *patterns)
+    (tmp_path / "lora.json").write_text('{"lora_targets": ["*attention*", "*inner*"], "lora_train": "*norm*"}')
+    config = ("--config", tmp_path / "lora.json")
+    train(tmp_path / "a", "--max-updates", 1, "--init-from", parent, *LORA, *config)
     options = tmp_path / "a" / "options.json"
     assert json.loads(options.read_text())["lora"]["lora_targets"] == ["*attention*", "*inner*"]
     train(tmp_path / "b", "--config", options, "--save-dir", tmp_path / "b", "--init-from", parent)

@@ -1,6 +1,5 @@
 """Training on several datasets: the same run through stops and on any number of ranks, its numbers, and its errors."""
 
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -8,11 +7,9 @@ import torch
 from commands import Run, Train
 from training_runs import DROPOUT, OPTIONS, TRAIN, assert_near, assert_same_end, finish, last, metrics, refused, start
 
-from nmtkit.checkpoint import load_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.training.config import BatchConfig
-from nmtkit.training.tensorboard import TAGS, _tag_of_dataset
-from nmtkit.training.training_data import TrainingData, distinct_names, shares_of
+from nmtkit.training.training_data import distinct_names, shares_of
 
 MIX = ("--mix", "3,2,1", "--validate-every", 10)
 
@@ -72,13 +69,6 @@ def test_a_run_stopped_anywhere_ends_as_the_straight_one(
     assert_same_end(tmp_path / "run", straight)
 
 
-def test_threads_that_prepare_batches_do_not_change_the_run(
-    train: Train, small: tuple[Path, Path], straight: Path, tmp_path: Path
-) -> None:
-    train(tmp_path / "run", *small, *MIX, *DROPOUT, "--max-updates", 30, "--num-workers", 0)
-    assert_same_end(tmp_path / "run", straight)
-
-
 def test_sampled_subwords_resume_like_an_uninterrupted_run(
     train: Train, small: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -113,12 +103,6 @@ def test_the_run_is_the_same_on_other_numbers_of_ranks_also_when_it_resumes(
         assert ours[f"train_{name}_loss"] == pytest.approx(theirs[f"train_{name}_loss"], rel=1e-3)
 
 
-def test_bleu_is_measured_on_each_dataset(train: Train, small: tuple[Path, Path], tmp_path: Path) -> None:
-    train(tmp_path, small[0], "--max-updates", 1, "--valid-bleu")
-    (row,) = metrics(tmp_path, "valid")
-    assert {"valid_bleu", "valid_half_bleu"} <= row.keys()
-
-
 def test_the_same_dataset_list_is_needed_to_resume_and_can_be_changed_with_reset_progress(
     train: Train, small: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -140,26 +124,15 @@ def test_other_weights_on_resuming_are_a_warning_and_cause_no_large_update(
     assert metrics(tmp_path, "train")[20]["train_half_tokens"] < 400
 
 
-def test_equal_proportions_on_resuming_are_no_change(train: Train, small: tuple[Path, Path], tmp_path: Path) -> None:
-    train(tmp_path, small[0], "--max-updates", 1, "--mix", "6,2")
-    said = train(tmp_path, small[0], "--max-updates", 2, "--mix", "0.3,0.1").stderr.decode()
-    assert "options have changed" not in said
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--mix", "1"), ["--mix 1: 1 weights for 2 datasets"]),
         (("--mix", "1,2,3"), ["3 weights for 2 datasets"]),
         (("--mix", "1,0"), ["each weight must be a number above 0"]),
-        (("--mix", "1,-1"), ["each weight must be a number above 0"]),
-        (("--mix", "nan,1"), ["each weight must be a number above 0"]),
         (("--mix", "1;1"), ["give numbers separated by commas"]),
-        (("--mix", ","), ["give numbers separated by commas"]),
         (("--mix", "1,1e-9"), ["dataset 2", "share of only 1e-09", "omit it, or raise its weight in --mix"]),
         (("--mix", "1,99"), ["joined has a share of only 0.01, less than a sentence pair of --batch-tokens 400"]),
         (("--mix", "1,1", "--mix-temperature", 2), ["mutually exclusive"]),
-        (("--mix-temperature", 0), ["--mix-temperature"]),
     ],
 )
 def test_unusable_proportions_are_refused(
@@ -213,49 +186,7 @@ def test_shares_follow_from_weights_or_sizes() -> None:
         shares_of([9, 1], BatchConfig(mix_temperature=1e-3))
 
 
-def test_the_tokens_of_an_epoch_are_those_of_all_datasets(datasets: dict[str, Path], small: tuple[Path, Path]) -> None:
-    batches = BatchConfig(batch_tokens=400, mix="3,2,1")
-    data = TrainingData.open([datasets["joined"], *small], False, batches)
-    epoch = takewhile(lambda update: update.epoch == 1, data.mixture(batches).updates())
-    lengths = [
-        int(data.splits[corpus].target.lengths[pairs].sum())
-        for update in epoch
-        for corpus, _, pairs in update.micro_batches
-    ]
-    assert data.tokens_per_epoch == pytest.approx(sum(lengths), abs=2 * max(lengths))
-
-
 def test_names_are_the_shortest_distinct_ends_of_paths() -> None:
     assert distinct_names([Path("/a/news"), Path("/b/web")]) == ["news", "web"]
     assert distinct_names([Path("/a/en-de"), Path("/b/en-de")]) == ["a/en-de", "b/en-de"]
     assert distinct_names([Path("/a/en-de"), Path("/a/b/en-de"), Path("/c/x")]) == ["a/en-de", "b/en-de", "c/x"]
-
-
-def test_pairs_that_are_blamed_are_named_by_their_lines(datasets: dict[str, Path], small: tuple[Path, Path]) -> None:
-    data = TrainingData.open([datasets["joined"], *small], False, BatchConfig())
-    described = data.describe([(0, 4), (2, 0), (2, 1)])
-    assert described.count("line") == 2
-    assert "train, line 5" in described
-    assert "few, lines 1, 2" in described
-
-
-@pytest.mark.parametrize(
-    ("event", "name", "tag"),
-    [
-        ("train", "train_news_loss", "news/train_loss"),
-        ("train", "train_a_b_tokens", "a_b/train_tokens"),
-        ("valid", "valid_a/en-de_ppl", "a/en-de/valid_ppl"),
-        ("valid", "epoch", None),
-        ("train", "peak_memory_gib", None),
-    ],
-)
-def test_numbers_of_a_dataset_form_a_group_of_tensorboard(event: str, name: str, tag: str | None) -> None:
-    assert name not in TAGS["valid"]
-    assert _tag_of_dataset(event, name) == tag
-
-
-def test_the_checkpoint_records_the_checksums_of_all_datasets(straight: Path, small: tuple[Path, Path]) -> None:
-    progress = load_checkpoint(straight / "checkpoint_30.pt").progress
-    assert [set(files) for files in progress["other_data"]] == [set(progress["data"])] * 2
-    data = TrainingData.open(list(small), False, BatchConfig())
-    assert progress["other_data"] == data.training_checksums()

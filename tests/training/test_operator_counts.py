@@ -13,6 +13,7 @@ from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.optim import make_optimizer, take_step
 from nmtkit.training.ranks import Ranks
 
@@ -23,7 +24,7 @@ def make_gradient(layers: int, precision: torch.dtype, **options: Any) -> Update
     """The gradient of a small model on the fake GPU."""
     config = TransformerConfig(encoder_layers=layers, decoder_layers=layers, heads=2, **options)
     model = make_model(config, 50, 50).to(GPU)
-    return UpdateGradient(model, Ranks(GPU), precision, SCALER, 0.1, seed=1, max_tokens=1000)
+    return UpdateGradient(MicroBatchLoss(model, 0.1), Ranks(GPU), precision, SCALER, seed=1, max_tokens=1000)
 
 
 def count_operators(layers: int, micro_batches: int, precision: torch.dtype) -> Counter[str]:
@@ -53,37 +54,3 @@ def test_an_update_a_pair_of_layers_and_a_micro_batch_have_at_most_so_many_opera
         assert one.total() <= update, one
         assert (more := count_operators(2, 1, precision) - one).total() <= layer, more
         assert (more := count_operators(1, 2, precision) - one).total() <= micro_batch, more
-
-
-def count_bytes(layers: int, precision: torch.dtype, norm: str) -> int:
-    """Count the bytes of forward and backward pass of one micro-batch, in which activations outweigh parameters."""
-    gradient = make_gradient(layers, precision, d_model=32, d_ff=128, norm=norm)
-    ids = torch.randint(4, 50, (16, 32))
-    with OperatorCounts() as counted:
-        gradient.compute(1, [(0, Batch.unpadded(ids, ids, ids))], ids.numel(), votes=())
-    return int(counted.bytes)
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_a_pair_of_layers_moves_little_more_than_half_as_many_bytes_in_bf16_as_in_fp32(
-    norm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with fake_gpu(monkeypatch, bf16=True):
-        full, half = (
-            count_bytes(2, precision, norm) - count_bytes(1, precision, norm)
-            for precision in (torch.float32, torch.bfloat16)
-        )
-    assert half < 0.55 * full
-    activation = 16 * 32 * 32 * 4  # bytes of one in fp32
-    assert full < 370 * activation  # 340 with torch 2.13, and the parameters
-
-
-def test_an_optimizer_step_passes_over_the_parameters_at_most_ten_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fake_gpu(monkeypatch):
-        gradient = make_gradient(1, torch.float32, d_model=32, d_ff=128)
-        model, ids = gradient.loss.model, torch.randint(4, 50, (2, 9))
-        optimizer = make_optimizer(model, OptimizerConfig())
-        gradient.compute(1, [(0, Batch.unpadded(ids, ids, ids))], ids.numel(), votes=())
-        with OperatorCounts() as counted:  # norm: 1, clipping: 2, Adam: 4 read and 3 written
-            take_step(model, optimizer, SCALER, 1e-3, clip_norm=1.0)
-    assert counted.bytes < 11 * sum(parameter.nbytes for parameter in model.parameters())  # and a few scalars

@@ -19,6 +19,7 @@ from nmtkit.model.embedding import look_up
 from nmtkit.model.presets import PRESETS
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.ranks import Ranks
 
 SCATTERING, ADDING = {"scatter_add", "scatter_add_"}, {"index_add", "index_add_"}
@@ -77,7 +78,9 @@ def test_no_gradient_on_a_gpu_is_a_sum_in_any_order(model: str, packed: bool, mo
     with fake_gpu(monkeypatch):
         model_on_gpu = make_model(config, 20, 20).to(GPU)
         scaler = torch.amp.GradScaler("cuda", enabled=False)
-        gradient = UpdateGradient(model_on_gpu, Ranks(GPU), torch.float32, scaler, 0.1, seed=1, max_tokens=1000)
+        gradient = UpdateGradient(
+            MicroBatchLoss(model_on_gpu, 0.1), Ranks(GPU), torch.float32, scaler, seed=1, max_tokens=1000
+        )
         with AnyOrder() as any_order:
             gradient.compute(1, [(0, sentences(packed))], 60, votes=())
     assert not any_order.found

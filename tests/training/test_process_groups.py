@@ -1,16 +1,10 @@
 """The process groups of runs on GPUs. NCCL is recorded, not run."""
 
-import os
-import signal
-import subprocess
-import sys
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 from fake_gpu import GPU
-from patience import PATIENCE
 from torch import distributed
 
 from nmtkit.errors import RunError
@@ -19,16 +13,6 @@ from nmtkit.training import ranks
 from nmtkit.training.ranks import join
 
 Calls = list[tuple[Any, ...]]
-
-# A rank that joins the others. Like nmt-train, it has handlers that do not end it.
-JOIN = """
-import signal, torch
-from nmtkit.training.ranks import join
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda *_: None)
-with join(torch.device("cpu")):
-    pass
-"""
 
 
 @pytest.fixture
@@ -86,30 +70,3 @@ def test_lack_of_memory_in_nccl_is_no_lost_connection(calls: Calls) -> None:
         raise error
     with pytest.raises(RunError, match="connection to another process"), join(GPU):
         raise distributed.DistBackendError("NCCL communicator was aborted on rank 1")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_rank_that_waits_for_an_answer_of_rank_0(number: signal.Signals) -> None:
-    """It waits in C++, where no handler of Python runs. torchrun hosts the store, as this test does."""
-    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    place = {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
-    environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
-    process = subprocess.Popen([sys.executable, "-c", JOIN], env=environment)
-    try:
-        store.wait(["asks/1"], timedelta(seconds=PATIENCE))
-        process.send_signal(number)
-        assert process.wait(PATIENCE) == -number
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_the_handlers_of_signals_are_back_once_the_ranks_are_connected(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    during: list[Any] = []
-    monkeypatch.setattr(ranks, "_fresh_store", lambda rank, size: during.append(signal.getsignal(signal.SIGINT)))
-    before = signal.getsignal(signal.SIGINT)
-    with join(torch.device("cpu")):
-        assert signal.getsignal(signal.SIGINT) == before
-    assert during == [signal.SIG_DFL]

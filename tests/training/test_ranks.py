@@ -109,72 +109,16 @@ def test_validation_has_the_same_value_on_any_number_of_ranks(datasets: dict[str
 
 
 @pytest.mark.slow
-def test_the_minutes_of_each_device_are_summed_also_over_runs_on_other_numbers_of_ranks(
-    datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    options = (datasets["joined"], "--save-dir", tmp_path, *OPTIONS)
-    before = {"minutes": 0.0, "device_minutes": 0.0}
-    for ranks, updates_then in ((2, 20), (1, 40), (3, 60)):
-        finish(start(ranks, TRAIN, *options, "--max-updates", updates_then))
-        after = last(tmp_path).progress
-        minutes, device_minutes = (after[name] - before[name] for name in ("minutes", "device_minutes"))
-        assert device_minutes == pytest.approx(ranks * minutes, rel=0.3)  # the ranks do not begin at the same instant
-        before = after
-
-
-@pytest.mark.slow
-def test_a_run_with_a_sharded_optimizer_resumes_with_another_number_of_ranks(
+def test_a_run_resumes_with_another_number_of_ranks(
     datasets: dict[str, Path], runs: dict[int, Path], tmp_path: Path
 ) -> None:
     options = (datasets["joined"], "--save-dir", tmp_path, *OPTIONS)
-    finish(start(2, TRAIN, *options, "--shard-optimizer", "--max-updates", 20))
-    finish(start(1, TRAIN, *options, "--shard-optimizer", "--max-updates", 30))
-    finish(start(3, TRAIN, *options, "--max-updates", 40))
-    finish(start(2, TRAIN, *options, "--shard-optimizer", "--max-updates", 50))
+    for ranks, end in ((2, 20), (1, 30), (3, 50)):
+        finish(start(ranks, TRAIN, *options, "--max-updates", end))
     assert_near(tmp_path, runs[1])
     optimizer = last(tmp_path).optimizer
     assert optimizer is not None
     assert optimizer.keys() == (last(runs[1]).optimizer or {}).keys()
-
-
-# Each of two ranks takes up a sharded optimizer, of which the main process has read all.
-SHARDS = """
-import time
-import weakref
-import torch
-from torch import distributed, nn
-from nmtkit.training.config import OptimizerConfig
-from nmtkit.training.optim import load_optimizer, make_optimizer
-from nmtkit.training.ranks import join
-
-with join(torch.device("cpu")) as ranks:
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
-    kinds = ("step", "exp_avg", "exp_avg_sq")
-    names = [f"{kind}.{name}" for name, _ in model.named_parameters() for kind in kinds]
-    read = {name: torch.tensor(1.0) if "step" in name else torch.ones(4, 4) for name in names} if ranks.is_main else {}
-    alive = weakref.WeakSet()
-
-    def handed_out():
-        for name, tensor in ranks.broadcast(read):
-            if not ranks.is_main:
-                alive.add(tensor)
-                end = time.monotonic() + 10
-                while len(alive) > 2 and time.monotonic() < end:  # gloo's own thread lets go of one a little later
-                    time.sleep(0.01)
-                assert len(alive) <= 2, "the tensors of others are kept"
-            yield name, tensor
-
-    optimizer = make_optimizer(model, OptimizerConfig(), sharded=True)
-    load_optimizer(optimizer, model, handed_out())
-    kept = ranks.gather(len(optimizer.optim.state))
-    assert sum(kept) == 12 and min(kept) > 0, kept
-"""
-
-
-@pytest.mark.slow
-def test_each_rank_stores_only_its_shard_of_the_optimizer(tmp_path: Path) -> None:
-    (tmp_path / "shards.py").write_text(SHARDS)
-    finish(start(2, tmp_path / "shards.py"))
 
 
 @pytest.mark.slow

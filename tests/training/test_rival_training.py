@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Run
-from training_runs import TRAIN, assert_near, assert_same_end, assert_same_rows, finish, last, metrics, start
+from training_runs import TRAIN, assert_near, assert_same_end, assert_same_rows, finish, metrics, start
 
 from nmtkit.checkpoint import load_checkpoint
 
@@ -20,7 +20,7 @@ RIVALS: dict[str, tuple[object, ...]] = {
     "lstm_small": ("--encoder-layers", 3, "--decoder-layers", 3, "--d-model", 16),
     "conv_small": (
         *("--encoder-convolutions", "1x16,1x20", "--decoder-convolutions", "2x16", "--d-model", 16),
-        *("--d-bottleneck", 16, "--max-positions", 128),
+        *("--max-positions", 128),
     ),
 }
 rivals = pytest.mark.parametrize("arch", RIVALS)
@@ -101,7 +101,7 @@ def test_it_learns_to_copy(arch: str, train_rival: TrainRival, run_here: Run, tm
     dataset = dataset_of_copies(tmp_path, run_here)
     size = {
         "lstm_small": ("--encoder-layers", 2, "--decoder-layers", 2, "--d-model", 128),
-        "conv_small": ("--d-model", 64, "--d-bottleneck", 64),
+        "conv_small": ("--d-model", 64),
     }
     schedule = ("--lr-schedule", "cosine", "--lr", 5e-3, "--dropout", 0.1, "--max-tokens", 1000, "--batch-tokens", 1000)
     train_rival(arch, tmp_path / "run", *size[arch], *schedule, "--max-updates", 250, dataset=dataset)
@@ -144,32 +144,7 @@ def test_checkpoints_are_averaged_searched_scored_and_exported(
     assert run("nmt-generate", "--checkpoint", again) == run("nmt-generate", "--checkpoint", average)
 
 
-@rivals
-def test_a_dry_run_reports_the_size_of_the_model(arch: str, train_rival: TrainRival, tmp_path: Path) -> None:
-    log = train_rival(arch, tmp_path / "run", "--dry-run")
-    kind = {"lstm_small": "3-3 LSTM layers", "conv_small": "2-2 convolutional layers"}[arch]
-    assert f"{kind}, d_model 16" in log
-    assert not (tmp_path / "run").exists()
-
-
-@rivals
-def test_options_of_transformers_are_refused(arch: str, train_rival: TrainRival, tmp_path: Path) -> None:
-    log = train_rival(arch, tmp_path / "run", "--heads", 4, code=2)
-    assert f"--heads has no effect with --arch {arch}" in log
-
-
 def test_a_sentence_with_more_tokens_than_positions_is_refused(train_rival: TrainRival, tmp_path: Path) -> None:
     log = train_rival("conv_small", tmp_path / "run", "--max-positions", 20, code=2)
     assert "--max-positions 20: too small" in log
     assert "or preprocess with a smaller --max-length" in log
-
-
-@rivals
-def test_the_same_command_resumes_with_the_options_of_its_run(
-    arch: str, train_rival: TrainRival, run_here: Run, datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    train_rival(arch, tmp_path / "run", "--max-updates", 1)
-    config = ("--config", tmp_path / "run" / "options.json")
-    result = run_here("nmt-train", datasets["joined"], *config, "--max-updates", 2)
-    assert result.returncode == 0, result.stderr.decode()
-    assert last(tmp_path / "run").progress["update"] == 2

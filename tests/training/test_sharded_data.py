@@ -1,15 +1,11 @@
 """Training on datasets in shards: the same weights as on single files of the same text."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from commands import TINY, Run, Train
-from patience import PATIENCE
-from repository import BIN
-from training_runs import DROPOUT, assert_same_end, environment, metrics, tensors
+from commands import Run, Train
+from training_runs import DROPOUT, assert_same_end, metrics, tensors
 
 
 @pytest.fixture(scope="module")
@@ -59,31 +55,3 @@ def test_a_run_on_shards_resumes_like_an_uninterrupted_one(
             options = ("--mix", "2,1", *DROPOUT, "--validate-every", 7, "--max-updates", update)
             train(tmp_path / name, second, *options, dataset=first)
     assert_same_end(tmp_path / "stopped", tmp_path / "straight")
-
-
-def test_subwords_of_shards_are_sampled_as_those_of_single_files(
-    layouts: dict[str, tuple[Path, Path]], train: Train, tmp_path: Path
-) -> None:
-    for layout, (first, _) in layouts.items():
-        train(tmp_path / layout, "--subword-sampling", 0.2, "--max-updates", 6, dataset=first)
-    assert_same_weights(tmp_path / "shards", tmp_path / "single")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [("--positions", "learned"), ("--max-tokens", "auto", "--packing", "on")],
-    ids=["a limit of lengths", "automatic micro-batches"],
-)
-def test_a_run_opens_the_files_of_its_training_text_once(
-    options: tuple[str, ...], run_command: Run, datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    common = ("-s", "en", "-t", "de", "--vocab-from", datasets["joined"], "--shard-size", 128)
-    text = datasets["joined"].parent / "train"
-    done = run_command("nmt-preprocess", *common, "--trainpref", text, "--destdir", tmp_path / "data")
-    assert done.returncode == 0, done.stderr.decode()
-    files = len([*(tmp_path / "data").glob("train.*.*.bin"), *(tmp_path / "data").glob("train.*.*.idx")])
-    assert files > 100
-    words = (sys.executable, BIN / "nmt-train", tmp_path / "data", *TINY, *options, "--dry-run")
-    limited = ["bash", "-c", f'ulimit -n {files + 90}; exec "$@"', "bash", *map(str, words)]
-    run = subprocess.run(limited, env=environment(), stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
-    assert run.returncode == 0, run.stderr.decode()

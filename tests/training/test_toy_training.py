@@ -19,7 +19,7 @@ from nmtkit.training.config import (
     TrainingOptions,
     ValidationConfig,
 )
-from nmtkit.training.trainer import Trainer, train
+from nmtkit.training.trainer import train
 
 
 @pytest.fixture(autouse=True)
@@ -51,25 +51,6 @@ def test_a_toy_model_learns_and_a_resumed_run_ends_like_an_uninterrupted_one(
     assert last(tmp_path / "straight").model_config == ToyConfig()
 
 
-def test_a_second_thread_that_trains_is_refused(
-    datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both would draw from one generator of random numbers."""
-    fit, errors = Trainer.fit, []
-
-    def fit_beside_another(trainer: Trainer) -> None:
-        try:
-            train(datasets["joined"], toy_options(tmp_path / "second", 1))
-        except UserError as error:
-            errors.append(str(error))
-        fit(trainer)
-
-    monkeypatch.setattr(Trainer, "fit", fit_beside_another)
-    train(datasets["joined"], toy_options(tmp_path / "first", 1))
-    train(datasets["joined"], toy_options(tmp_path / "next", 1))
-    assert errors == ["another thread of this process trains: start each training in a process of its own"] * 2
-
-
 def test_a_toy_model_can_be_initialized_from_a_checkpoint_and_partly_frozen(
     datasets: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -81,13 +62,6 @@ def test_a_toy_model_can_be_initialized_from_a_checkpoint_and_partly_frozen(
     before, after = last(tmp_path / "first"), last(tmp_path / "second")
     same = {name for name, weight in before.chosen().items() if weight.equal(after.weights[name])}
     assert same == {"source_embedding.weight", "target_embedding.weight", "projection.weight"}
-
-
-def test_resuming_a_run_of_another_architecture_is_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
-    train(datasets["joined"], toy_options(tmp_path, 1))
-    transformer = replace(toy_options(tmp_path, 2), model=TrainingOptions().model)
-    with pytest.raises(UserError, match=r"another model \(its architecture is toy, not transformer\)"):
-        train(datasets["joined"], transformer)
 
 
 def test_sentences_longer_than_the_architecture_supports_are_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
