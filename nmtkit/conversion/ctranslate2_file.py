@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nmtkit.conversion.sharing import refuse_expansion
 from nmtkit.errors import UserError
 from nmtkit.storage.maps import map_file
 from nmtkit.text.reading import refuse_special_file
@@ -89,7 +88,6 @@ def read_model(path: Path) -> Spec:
         for _ in range(reader.number("I")):
             variable = reader.name()
             variables[variable] = reader.tensor(variable)
-        stored = sum(tensor.nbytes for tensor in variables.values())
         for _ in range(reader.number("I")):
             alias, original = reader.name(), reader.name()
             if original not in variables:
@@ -98,5 +96,4 @@ def read_model(path: Path) -> Spec:
             if f"{original}_scale" in variables:
                 variables[f"{alias}_scale"] = variables[f"{original}_scale"]
         reader.end()
-        refuse_expansion(sum(tensor.nbytes for tensor in variables.values()), stored, path)
     return Spec(name, revision, variables)

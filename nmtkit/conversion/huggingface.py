@@ -65,7 +65,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    return named_tensors(load_pickled(path), path)
+    return named_tensors(load_pickled(path))
 
 
 def _read_shards(folder: Path, index: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
