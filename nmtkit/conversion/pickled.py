@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import UserError
-from nmtkit.text.reading import refuse_special_file
 from nmtkit.wording import quoted
 
 _SIGNATURES = (b"PK\3\4", b"\x80\2")  # of torch's zip format, and of the one before
@@ -69,7 +68,6 @@ def load_pickled(path: Path) -> Any:
     memory. Call it inside `as_user_errors`. Raises UserError for a foreign class, for a compressed file, and for one
     whose checksums do not match.
     """
-    refuse_special_file(path)
     is_zip = zipfile.is_zipfile(path)
     if is_zip:
         _check_zip(path)

@@ -160,6 +160,14 @@ def test_beam_search_of_transformers_finds_outputs_with_the_same_log_probability
     torch.testing.assert_close(total, found.sequences_scores, rtol=0, atol=1e-4)
 
 
+def test_shared_matrices_ignore_the_size_of_the_target_vocabulary_like_transformers(tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=2, sharing="all", decoder_vocab_size=10**4)
+    imported = from_marian(marian.folder, OPTIONS)
+    target, ids = marian.targets(1), marian.own_ids(1, imported)
+    ours = own_log_probs(imported, ids[target])[..., ids]
+    torch.testing.assert_close(ours, marian.log_probs(target), rtol=0, atol=1e-4)
+
+
 def test_ids_without_a_piece_keep_their_rows(tmp_path: Path) -> None:
     marian = MarianModel(tmp_path / "marian", seed=1)
     ids = json.loads((marian.folder / "vocab.json").read_text())
@@ -202,11 +210,15 @@ def test_an_exported_model_has_the_same_log_probabilities_in_transformers_or_the
     torch.testing.assert_close(ours[[0, 2, 3]][..., kept], theirs[..., kept], rtol=0, atol=1e-4)
 
 
-def test_a_model_of_segmented_text_is_refused(make_checkpoint: Callable[..., Checkpoint], tmp_path: Path) -> None:
+def test_models_that_marian_cannot_express_are_refused(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
     checkpoint = make_checkpoint()
     segmented = SpaceTokenizer(checkpoint.source.vocab)
     with pytest.raises(UserError, match="tokenizer space"):
         to_huggingface(replace(checkpoint, source=segmented, target=segmented), tmp_path / "exported")
+    with pytest.raises(UserError, match="heads of 64"):
+        to_huggingface(make_checkpoint(d_k=64), tmp_path / "exported")
 
 
 # The command -----------------------------------------------------------------------------------------------------
