@@ -18,6 +18,8 @@ from nmtkit.conversion.huggingface_export import to_huggingface
 from nmtkit.conversion.marian import from_marian
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.line_encoder import LineEncoder
+from nmtkit.text.spm_model import append_split_symbols
+from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
 from nmtkit.text.vocabulary import EOS, UNK
 
 transformers: Any = pytest.importorskip("transformers")
@@ -172,6 +174,12 @@ def test_added_tokens_with_separate_vocabularies_are_refused(tmp_path: Path) -> 
     (marian.folder / "added_tokens.json").write_text('{"<2de>": 99}')
     with pytest.raises(UserError, match="added token '<2de>': not supported with separate vocabularies"):
         from_marian(marian.folder, OPTIONS)
+
+
+def test_a_split_symbol_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    source = from_marian(MarianModel(tmp_path / "marian", 1).folder, OPTIONS).source
+    with pytest.raises(UserError, match="not in the vocabulary"):
+        SentencePieceVocabTokenizer(source.vocab, append_split_symbols(source.model, ["<2de>"]))
 
 
 FILES = ("tokenizer_config.json", "special_tokens_map.json")

@@ -228,16 +228,6 @@ def test_lines_of_an_abandoned_job_leave_the_queue_at_once(
     assert value(metrics, "queued_lines") == 0
 
 
-def test_abandoning_a_job_before_its_round_does_not_stop_the_batcher() -> None:
-    metrics = Metrics()
-    batcher = DynamicBatcher(lambda lines, config, advance: [], 10, metrics)
-    for _ in range(50):
-        batcher.abandon(batcher.submit(["line"], SearchConfig()))
-    assert batcher.alive
-    assert batcher.submit([], SearchConfig()).result.result(timeout=PATIENCE) == []
-    batcher.close()
-
-
 class Batches:
     """A search that reports a batch of one line whenever it is let."""
 
@@ -415,16 +405,3 @@ def test_only_json_bodies_are_accepted(kind: str | None, ask: Ask, search: Rever
     headers = [] if kind is None else [(b"content-type", kind.encode())]
     answer = ask(whole(text="dog"), headers=headers)
     assert (answer.status, answer.values) == (415, {"error": "send the header Content-Type: application/json"})
-
-
-def test_the_largest_request_leaves_nothing_in_memory(ask: Ask, search: Reverse) -> None:
-    search.may_go.set()
-    details = {"nbest": 4, "scores": True, "alignment": True}
-    lines = ["x" * 50] * 500
-    assert len(lines) * len(lines[0]) * 4 == ServeConfig().max_request_chars
-    answer = ask(whole(text=lines, **details))
-    assert (answer.status, len(answer.values["translations"])) == (200, 500)
-    assert ask(whole(text=[*lines, "x"], **details)).status == 413
-    assert ask(whole(text=[])).status == 200  # the round of the long request is over
-    gc.collect()
-    assert not [kept for kept in gc.get_objects() if type(kept) is Translation]
