@@ -64,8 +64,8 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     from nmtkit.conversion.ctranslate2 import to_ctranslate2
     from nmtkit.conversion.folder import check_free
     from nmtkit.conversion.huggingface_export import to_huggingface
+    from nmtkit.conversion.lexical import export_shortlist
     from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
-    from nmtkit.conversion.shortlist_export import export_shortlist
     from nmtkit.storage.archive import as_user_errors
 
     check_free(output, export.force)

@@ -10,14 +10,20 @@ from torch import Tensor, nn
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.folder import add_tokenizers, export_folder
 from nmtkit.conversion.heads import with_full_heads
+from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import NEVER_OUTPUT, SPECIALS
 
 MAX_POSITIONS = 4096  # of the exported sinusoids: CTranslate2 would order sines and cosines differently
+_KNOWN: Known = {
+    **SIZES_AND_DROPOUT,
+    **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal", "learned", "fairseq")},
+    **{"norm": ("post", "pre"), "share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
+    "attention_window": (None,),
+}
 _MASK = -1e4  # bias of ids that are never output: their probability is 0 in all number formats, fp16 included
 
 
@@ -40,7 +46,7 @@ def to_ctranslate2(
         from ctranslate2.specs.common_spec import Activation
     except ImportError as error:
         raise UserError("this format needs the package ctranslate2: pip install ctranslate2") from error
-    config = _supported(checkpoint.model_config)
+    config = check_known(checkpoint.model_config, _KNOWN, "CTranslate2")
     checkpoint = with_full_heads(checkpoint.without_training(weights), config)
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
@@ -59,17 +65,6 @@ def to_ctranslate2(
     with export_folder(folder, replace) as staging:
         add_tokenizers(staging, checkpoint)
         spec.save(str(staging))
-
-
-def _supported(config: ModelConfig) -> TransformerConfig:
-    """The options of a model that CTranslate2 has; UserError for any other."""
-    if not isinstance(config, TransformerConfig):
-        raise UserError(
-            f"the export to CTranslate2 supports Transformers, not the architecture {config.arch}: use --to safetensors"
-        )
-    if config.attention_window is not None:
-        raise UserError("CTranslate2 does not support --attention-window: the model cannot be exported")
-    return config
 
 
 def _fill_transformer(spec: Any, model: Transformer) -> None:

@@ -15,13 +15,12 @@ from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_file import read_model
 from nmtkit.conversion.fairseq_tokenizers import joint, refuse_language_codes, sentencepiece_tokenizers
-from nmtkit.conversion.folder import read_tokenizer_file
+from nmtkit.conversion.folder import read_json, read_object, read_part
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.storage.archive import as_user_errors
-from nmtkit.storage.strict_json import parse_json
 from nmtkit.text.languages import side_names
 from nmtkit.text.moses_bpe import MosesBpeTokenizer
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
@@ -80,7 +79,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
             raise UserError(
                 f"{quoted(spec.name)} of revision {spec.revision} is not supported, only {_SPEC} {_REVISION}"
             )
-        settings = parse_json(read_tokenizer_file(folder / "config.json").decode())
+        settings = read_object(folder / "config.json")
         vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
         _check_settings(settings, vocabularies, has_start=not _starts_from_zero(spec.variables))
         pairs = [_own_ids(pieces, settings) for pieces in vocabularies]
@@ -93,13 +92,11 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
         return _convert(spec.variables, languages, (source, target), folder)
 
 
-def _check_settings(settings: Any, vocabularies: Sequence[list[str]], has_start: bool) -> None:
+def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
     """Raise UserError for settings that nmtkit lacks, or that do not fit the vocabularies.
 
     Without `has_start`, no piece begins the output, so `decoder_start_token` does not matter.
     """
-    if not isinstance(settings, dict):
-        raise UserError("config.json is not a JSON object")
     if settings.get("add_source_bos"):
         raise UserError("config.json: add_source_bos is set, which is not supported")
     if not settings.get("add_source_eos"):
@@ -134,14 +131,10 @@ def _read_pieces(folder: Path, side: str) -> list[str]:
         for path in (folder / f"{name}.json", folder / f"{name}.txt"):
             if not path.exists():
                 continue
-            text = read_tokenizer_file(path).decode()
-            pieces = parse_json(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
+            is_json = path.suffix == ".json"
+            pieces = read_json(path) if is_json else read_part(path).decode().removesuffix("\n").split("\n")
             if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
                 raise UserError(f"{path.name} is not a list of pieces")
-            try:
-                "".join(pieces).encode()
-            except UnicodeEncodeError as error:
-                raise UserError(f"{path.name} has a piece with a lone surrogate, which is not a character") from error
             refuse_repeated_pieces(pieces)
             return pieces
     raise UserError(f"there is neither {side}_vocabulary.json nor shared_vocabulary.json (or .txt)")
@@ -165,14 +158,14 @@ def _tokenizers(
     paths = options.spm_model or _sentencepiece_files(folder, languages)
     if len(paths) == 1 and source is target:  # the model may be the vocabulary, as in nmtkit's own exports
         with as_user_errors(paths[0], "a SentencePiece model"):
-            own = SentencePieceTokenizer(read_tokenizer_file(paths[0]))
+            own = SentencePieceTokenizer(read_part(paths[0]))
         if own.vocab == source:
             return own, own
     if paths:
         return sentencepiece_tokenizers(vocabularies, paths)
     settings = [folder / f"bpe.{side}.json" for side in side_names(languages)]  # in nmtkit's own exports
     if all(path.exists() for path in settings):
-        contents = (read_tokenizer_file(path) for path in settings)
+        contents = (read_part(path) for path in settings)
         return MosesBpeTokenizer(source, next(contents)), MosesBpeTokenizer(target, next(contents))
     refuse_language_codes(target, None)
     logger.info("no SentencePiece model: the model translates segmented text")

@@ -87,7 +87,7 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
     with as_user_errors(path, kind):
         content = load_pickled(path)
         given = _options(content)
-        tensors = named_tensors(content["model"], path)
+        tensors = named_tensors(content["model"])
         config = _config(given)
     languages = options.languages(given.get("source_lang"), given.get("target_lang"))
     sides = fairseq_sides(path.parent, languages, options)

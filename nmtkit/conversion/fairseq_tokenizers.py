@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.folder import read_tokenizer_file
+from nmtkit.conversion.folder import read_part
 from nmtkit.conversion.weights import Side
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
@@ -131,7 +131,7 @@ def read_dictionary(content: bytes) -> Vocabulary:
 
 def _read(path: Path, parse: Callable[[bytes], T]) -> T:
     with as_user_errors(path, "a file of a tokenizer"):
-        return parse(read_tokenizer_file(path))
+        return parse(read_part(path))
 
 
 def _existing(path: Path) -> tuple[Path, ...]:

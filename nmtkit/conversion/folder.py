@@ -1,18 +1,19 @@
-"""The folder of an export: written atomically, with the tokenizers beside the model."""
+"""The folders of models: exports are written atomically, and small files of any model are read."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.corpus import write_tokenizers
 from nmtkit.data.description import TOKENIZER_FILE
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import staged_folder
-from nmtkit.text.reading import read_bytes, refuse_special_file
 
-_MAX_BYTES = 1 << 28  # of a vocabulary or a SentencePiece model
+_MAX_BYTES = 1 << 28  # of a vocabulary or a tokenizer
 # A folder is replaced by a new export only if all its files have such names.
 _EXPORT_FILE = re.compile(
     r"config\.json|model\.(bin|safetensors)|(shared|source|target)_vocabulary\.json|"
@@ -46,10 +47,31 @@ def add_tokenizers(folder: Path, checkpoint: Checkpoint) -> None:
     write_tokenizers(folder, languages, checkpoint.source, checkpoint.target)
 
 
-def read_tokenizer_file(path: Path) -> bytes:
-    """Read a file of a tokenizer. Raises UserError if it is not a regular file, or too large."""
-    refuse_special_file(path)
-    return read_bytes(path, _MAX_BYTES)
+def read_part(path: Path) -> bytes:
+    """Read a small file of a model. Raises UserError if it is missing or too large."""
+    if not path.exists():
+        raise UserError(f"{path.name} is missing")
+    if path.stat().st_size > _MAX_BYTES:
+        raise UserError(f"{path.name} has more than {_MAX_BYTES} bytes")
+    return path.read_bytes()
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises UserError, naming it, if it is missing or malformed."""
+    try:
+        values = json.loads(read_part(path).decode())
+        json.dumps(values, ensure_ascii=False).encode()  # refuses lone surrogates
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path.name} is not JSON ({error})") from error
+    return values
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """As `read_json`; raises UserError also for anything but an object."""
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise UserError(f"{path.name} is not a JSON object")
+    return values
 
 
 def _is_export_file(name: str) -> bool:

@@ -11,8 +11,9 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import joint, sides_of
-from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_json, read_part, read_weights
-from nmtkit.conversion.huggingface_settings import read_settings, transformer_config
+from nmtkit.conversion.folder import read_object, read_part
+from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_weights
+from nmtkit.conversion.huggingface_settings import check_fixed, read_settings, transformer_config
 from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_tokenizer_settings
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
@@ -23,7 +24,6 @@ from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
 MODEL_TYPE = "fsmt"
-_MAX_MERGES_BYTES = 1 << 26
 _SPECIALS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # their ids in FSMT
 _REQUIRED: dict[str, Any] = {  # values without which the model would be another; the defaults are the same
     "pad_token_id": 1,
@@ -50,9 +50,7 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
     """Read a folder of an FSMT model. Raises UserError if a file is missing or damaged, or for what nmtkit lacks."""
     with as_user_errors(folder, "a model of FSMT"):
         settings = read_settings(folder, _REQUIRED | _DEFAULTS)
-        if settings.get("model_type") != MODEL_TYPE:
-            raise UserError(f"{CONFIG} is of {quoted(settings.get('model_type'))}, not of {MODEL_TYPE}")
-        _check_required(settings)
+        check_fixed(settings, _REQUIRED)
         config = transformer_config(settings, "fairseq")
         tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         _refuse_added_tokens(folder, tokenizer)
@@ -66,12 +64,6 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         embeddings = _take_embeddings(weights, settings)
         weights.refuse_rest()
         return assemble(config, pair, sides, embeddings, others, halves=config.positions == "fairseq")
-
-
-def _check_required(settings: Mapping[str, Any]) -> None:
-    for name, value in _REQUIRED.items():
-        if settings.get(name, value) != value:
-            raise UserError(f"{name} is {quoted(settings[name])}: only {value} is supported")
 
 
 def _refuse_added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> None:
@@ -103,7 +95,7 @@ def _is_lowercase(tokenizer: Mapping[str, Any]) -> bool:
 def _sides(folder: Path, languages: tuple[str, str], lowercase: bool) -> tuple[Side, Side]:
     """Both sides, from the files of FSMTTokenizer."""
     vocabularies = joint((_read_vocabulary(folder / "vocab-src.json"), _read_vocabulary(folder / "vocab-tgt.json")))
-    lines = read_part(folder / "merges.txt", _MAX_MERGES_BYTES).decode().split("\n")[:-1]
+    lines = read_part(folder / "merges.txt").decode().split("\n")[:-1]
     last_first = (" ".join(line.split()[:2]) for line in reversed(lines))  # counts may follow
     merges = tuple(dict.fromkeys(last_first))[::-1]  # transformers ranks a repeated pair by its last line
     return sides_of(
@@ -118,7 +110,7 @@ def _sides(folder: Path, languages: tuple[str, str], lowercase: bool) -> tuple[S
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:
-    ids = read_json(path)
+    ids = read_object(path)
     pieces = sorted(ids, key=lambda piece: ids[piece])
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise UserError(f"{path.name}: the ids of its pieces are not 0, 1, 2, …")

@@ -16,6 +16,7 @@ from nmtkit.conversion.folder import export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
 from nmtkit.conversion.huggingface_tokenizer import ADDED_TOKENS
+from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
 from nmtkit.conversion.marian import (
     EOS_PIECE,
     PAD_PIECE,
@@ -30,11 +31,16 @@ from nmtkit.conversion.safetensors import serialize_tensors
 from nmtkit.conversion.weights import DECODER_LAYER, ENCODER_LAYER, alternating, permute_width
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.text.spm_model import read_split_symbols
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS
 from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK
 
+_KNOWN: Known = {
+    **SIZES_AND_DROPOUT,
+    **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
+    **{"share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True), "attention_window": (None,)},
+}
 _MASK = -1e4  # bias of <pad>: its probability is 0, as that of BOS is here
 _MAX_TOKENS = 512  # of a source and of an output by default, as in OPUS-MT: longer ones raise an error
 
@@ -45,7 +51,7 @@ def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
     `weights` is as in `WeightsConfig`. Raises UserError if the package safetensors is missing, the folder exists, or
     Marian's architecture lacks something that the model has.
     """
-    config = _supported(checkpoint.model_config)
+    config = check_known(checkpoint.model_config, _KNOWN, "Hugging Face's Marian")
     _check_tokenizers(checkpoint)
     checkpoint = with_full_heads(checkpoint.without_training(weights), config)
     orders = _id_orders(checkpoint)
@@ -56,21 +62,6 @@ def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
             (staging / name).write_text(f"{text}\n", encoding="utf-8")
         (staging / SOURCE_MODEL).write_bytes(checkpoint.source.model)
         (staging / TARGET_MODEL).write_bytes(checkpoint.target.model)
-
-
-def _supported(config: ModelConfig) -> TransformerConfig:
-    """The options of a model that Marian's architecture has; UserError for any other."""
-    if not isinstance(config, TransformerConfig):
-        raise UserError(f"Hugging Face's Marian is a Transformer: the architecture {config.arch} cannot be exported")
-    lacking = {
-        f"--norm {config.norm}": config.norm != "post",
-        f"--positions {config.positions}": config.positions != "sinusoidal",
-        "--attention-window": config.attention_window is not None,
-    }
-    for option, is_lacking in lacking.items():
-        if is_lacking:
-            raise UserError(f"Hugging Face's Marian does not support {option}: the model cannot be exported")
-    return config
 
 
 def _check_tokenizers(checkpoint: Checkpoint) -> None:

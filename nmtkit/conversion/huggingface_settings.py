@@ -1,12 +1,12 @@
 """Options of a model and of its generation, from the files of Hugging Face's transformers."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nmtkit.console.log import logger
-from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, read_json
+from nmtkit.conversion.folder import read_object
+from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -54,7 +54,7 @@ def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
     Raises UserError for an option whose two names have different values, and for generation options, in either file,
     that nmtkit lacks.
     """
-    config = _without_aliases(read_json(folder / CONFIG))
+    config = _without_aliases(read_object(folder / CONFIG))
     settings = {**defaults, **config}
     generation = settings | (_read_generation(folder) or {})
     for name in ("eos_token_id", "decoder_start_token_id"):
@@ -71,6 +71,13 @@ def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
     if any(words not in never for words in generation.get("bad_words_ids") or ()):
         raise UserError("bad_words_ids bans more than pad_token_id, which is not supported")
     return settings
+
+
+def check_fixed(settings: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+    """Raise UserError for a value of config.json other than in `fixed`; null and a missing value count as that."""
+    for name, value in fixed.items():
+        if settings.get(name, value) not in (value, None):
+            raise UserError(f"{CONFIG}: {name} is {quoted(settings[name])}, only {value!r} is supported")
 
 
 def _without_aliases(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +98,7 @@ def _only(token: Any) -> Any:
 
 def _read_generation(folder: Path) -> dict[str, Any] | None:
     """The values of generation_config.json; None if it does not exist."""
-    return read_json(folder / GENERATION_CONFIG) if (folder / GENERATION_CONFIG).exists() else None
+    return read_object(folder / GENERATION_CONFIG) if (folder / GENERATION_CONFIG).exists() else None
 
 
 def transformer_config(settings: Mapping[str, Any], positions: str) -> TransformerConfig:
@@ -123,7 +130,7 @@ def search_options(folder: Path, defaults: Mapping[str, Any]) -> Options:
     """
     with as_user_errors(folder, "a model of Hugging Face"):
         stored = _read_generation(folder)
-        stored = {**defaults, **read_json(folder / CONFIG)} if stored is None else stored
+        stored = {**defaults, **read_object(folder / CONFIG)} if stored is None else stored
     generation = _SEARCH_DEFAULTS | {name: value for name, value in stored.items() if value is not None}
     options: Options = {}
     lacking = [name for name, harmless in _OTHER_SEARCH.items() if generation.get(name, harmless[0]) not in harmless]
@@ -144,16 +151,8 @@ def _suggestions(generation: Mapping[str, Any]) -> Iterator[tuple[str, Options |
     for name, convert in _SEARCH.items():
         if name in generation and name not in overridden:
             value = generation[name]
-            options = convert(value) if _is_finite(value) else None
+            options = convert(value) if type(value) in (int, float) else None
             yield name, options if options is not None and _is_accepted(options) else None
-
-
-def _is_finite(value: object) -> bool:
-    """Whether a value is a number that fits into a float."""
-    try:
-        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-    except OverflowError:
-        return False
 
 
 def _is_accepted(options: Mapping[str, Any]) -> bool:

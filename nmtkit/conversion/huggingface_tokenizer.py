@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nmtkit.conversion.huggingface import TOKENIZER_CONFIG, read_json
+from nmtkit.conversion.folder import read_object
+from nmtkit.conversion.huggingface import TOKENIZER_CONFIG
 from nmtkit.errors import UserError
 from nmtkit.wording import quoted
 
@@ -75,4 +76,4 @@ def _added_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[i
 
 def _read_optional(path: Path) -> dict[str, Any]:
     """Read a JSON object; a missing file counts as empty."""
-    return read_json(path) if path.exists() else {}
+    return read_object(path) if path.exists() else {}

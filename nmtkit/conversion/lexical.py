@@ -1,17 +1,23 @@
-"""Learns a shortlist: lexical translation probabilities by IBM Model 1 (Brown et al. 1993, §4.2).
+"""Learns and writes shortlists: lexical translation probabilities by IBM Model 1 (Brown et al. 1993, §4.2).
 
 Letters: P different pairs of a source and a target piece that occur in the same sentence pair.
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.checkpoint import Checkpoint
 from nmtkit.console.log import Progress, logger
+from nmtkit.conversion.config import ExportConfig
 from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Dataset, Split
-from nmtkit.inference.shortlist import Shortlist, fingerprint
+from nmtkit.decoding.inputs import open_dataset
+from nmtkit.errors import UserError
+from nmtkit.inference.shortlist import MAGIC, Shortlist, fingerprint
+from nmtkit.storage.atomic import staged_file
 from nmtkit.text.vocabulary import EOS, SPECIALS
 from nmtkit.wording import counted
 
@@ -20,6 +26,26 @@ _ITERATIONS = 5
 _CELLS = 1 << 20  # pairs of a source and a target token that are aligned together, about 100 MB
 _MOST_CELLS = 1 << 22  # of a sentence pair; longer ones are left out
 Ints = NDArray[np.int64]
+
+
+def export_shortlist(checkpoint: Checkpoint, path: Path, output: Path, config: ExportConfig) -> None:
+    """Write the shortlist of the checkpoint that was loaded from `path`.
+
+    Raises UserError if the output exists and is not a shortlist, or the dataset of `config` does not fit the
+    checkpoint; RunError if writing fails.
+    """
+    assert config.dataset is not None
+    if output.exists() and not (output.is_file() and _begins_with(output, MAGIC)):
+        raise UserError(f"{output} exists and is not a shortlist: use another --output, or remove it")
+    dataset = open_dataset(config.dataset, checkpoint, path)
+    shortlist = learn_shortlist(dataset, config.translations, config.frequent)
+    with staged_file(output) as file:
+        shortlist.write(file)
+
+
+def _begins_with(path: Path, start: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(start)) == start
 
 
 def learn_shortlist(dataset: Dataset, translations: int, frequent: int) -> Shortlist:

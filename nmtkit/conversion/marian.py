@@ -4,7 +4,6 @@ The model is nmtkit's Transformer with post-norm, except for the order of the D 
 UNK is 1 there; the start token is `<pad>`, usually the last id.
 """
 
-from bisect import bisect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.huggingface import CONFIG, read_json, read_part, read_weights
-from nmtkit.conversion.huggingface_settings import read_settings, transformer_config
+from nmtkit.conversion.folder import read_object, read_part
+from nmtkit.conversion.huggingface import CONFIG, read_weights
+from nmtkit.conversion.huggingface_settings import check_fixed, read_settings, transformer_config
 from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_tokenizer_settings
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first
 from nmtkit.errors import UserError
@@ -36,8 +36,6 @@ SPECIAL_PIECES = (EOS_PIECE, UNK_PIECE, PAD_PIECE)
 # The names of the embeddings and of the output matrix, without `model.`.
 _SHARED, _SOURCE, _TARGET = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 _OUTPUT = "lm_head.weight"
-_MAX_MODEL_BYTES = 1 << 28  # of a SentencePiece model
-_MAX_ADDED_TOKEN = 1000  # characters
 _MAX_POSITION_ERROR = 2e-3  # of sinusoids in fp16
 # The defaults of transformers' MarianConfig.
 _DEFAULTS: dict[str, Any] = {
@@ -68,7 +66,7 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
     """
     with as_user_errors(folder, "a Marian model of Hugging Face"):
         settings = read_settings(folder, _DEFAULTS)
-        _check_fixed(settings)
+        check_fixed(settings, _FIXED)
         tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         languages = options.languages(tokenizer.get("source_lang"), tokenizer.get("target_lang"))
         config = transformer_config(settings, "sinusoidal")
@@ -81,12 +79,6 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
         added = read_added_tokens(folder, tokenizer, SPECIAL_PIECES)
         sides = _sides(folder, settings, added, bool(tokenizer.get("separate_vocabs")))
         return assemble(config, languages, sides, embeddings, others, halves=True)
-
-
-def _check_fixed(settings: Mapping[str, Any]) -> None:
-    for name, value in _FIXED.items():
-        if settings.get(name, value) not in (value, None):
-            raise UserError(f"{CONFIG}: {name} is {quoted(settings[name])}, only {value!r} is supported")
 
 
 def _vocabulary_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
@@ -193,7 +185,7 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     """Read a vocabulary, piece -> id. Raises UserError unless it has EOS and UNK, and an id for each piece."""
-    ids = read_json(path)
+    ids = read_object(path)
     if not all(type(number) is int for number in ids.values()) or len(set(ids.values())) < len(ids):
         raise UserError(f"{path.name} is not a list of pieces, each with an id of its own")
     for piece in (EOS_PIECE, UNK_PIECE):
@@ -204,7 +196,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
     """Read a SentencePiece model, and add split symbols. Raises UserError if an export by nmtkit has different ones."""
-    model = read_part(path, _MAX_MODEL_BYTES)
+    model = read_part(path)
     try:
         stored = read_split_symbols(model)
     except ValueError as error:
@@ -221,30 +213,10 @@ def _symbols(added: Mapping[str, int]) -> list[str]:
     """The added tokens that are not special. Raises UserError if nmtkit cannot split text at them as transformers."""
     symbols = [token for token in added if token not in SPECIAL_PIECES]
     check_symbols(symbols, "added token")
-    shortest: list[str] = []
-    for token in sorted(added):
-        if not shortest or not token.startswith(shortest[-1]):
-            shortest.append(token)
-    for token in added:
-        if len(token) > _MAX_ADDED_TOKEN:
-            raise UserError(f"added token {quoted(token)}: it has more than {_MAX_ADDED_TOKEN} characters")
-        if inner := _inner_token(token, shortest):
+    for token in added:  # transformers finds an inner one or not, depending on the text that follows
+        if inner := next((other for other in added if other in token[1:]), None):
             raise UserError(f"added token {quoted(token)}: it contains {quoted(inner)}, which is not supported")
     return symbols
-
-
-def _inner_token(token: str, shortest: Sequence[str]) -> str | None:
-    """A token that occurs in another after its first character; None if there is none.
-
-    The token that transformers finds then depends on the text that follows. `shortest` are all tokens in order, without
-    those that begin with another: only the last one before a text can be its beginning.
-    """
-    for begin in range(1, len(token)):
-        rest = token[begin:]
-        inner = shortest[bisect(shortest, rest) - 1]
-        if rest.startswith(inner):
-            return inner
-    return None
 
 
 def _with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]:

@@ -20,13 +20,11 @@ from nmtkit.checkpoint import (
     from_header,
     to_header,
 )
-from nmtkit.conversion.folder import add_tokenizers, export_folder, read_tokenizer_file
+from nmtkit.conversion.folder import add_tokenizers, export_folder, read_part
 from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors, parse_header
-from nmtkit.text.reading import read_bytes, refuse_special_file
 
-_MAX_HEADER_BYTES = 1 << 22  # as in a checkpoint
 _CONVERTED_DTYPES = (torch.float16, torch.bfloat16, torch.float64)  # other programs may write these
 
 
@@ -58,9 +56,9 @@ def from_safetensors(folder: Path) -> Checkpoint:
             f"{folder} has no {SAFETENSORS_HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again"
         )
     with as_user_errors(folder):
-        header = parse_header(read_bytes(folder / SAFETENSORS_HEADER, _MAX_HEADER_BYTES))
+        header = parse_header(read_part(folder / SAFETENSORS_HEADER))
         weights = read_tensors(folder / SAFETENSORS_FILE)
-        checkpoint = from_header(header, tokenizer_files, lambda name: read_tokenizer_file(folder / name))
+        checkpoint = from_header(header, tokenizer_files, lambda name: read_part(folder / name))
         shapes = checkpoint.parameter_shapes()
         check_names(weights, shapes)
         weights = {name: _to_float32(weights[name], shape) for name, shape in shapes.items()}
@@ -77,8 +75,7 @@ def serialize_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, by name. Raises UserError if it is damaged, or not a regular file."""
-    refuse_special_file(path)
+    """The tensors of a safetensors file, by name. Raises UserError if it is damaged."""
     library = _import_safetensors()
     try:
         tensors: dict[str, Tensor] = library.torch.load_file(path)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.errors import UserError
-from nmtkit.preprocessing.fasttext_file import check_classifier
 
 _PREFIX = "__label__"
+# Bytes of the published models: the package reads a truncated file without an error.
+_PUBLISHED = {"lid.176.bin": 131_266_198, "lid.176.ftz": 938_013}
 
 
 def language_filter(path: Path, languages: Sequence[str], least: float) -> Callable[[str, str], bool]:
@@ -39,14 +40,13 @@ def _load(path: Path) -> Any:
         raise UserError("--langid-model needs the package fasttext-predict: pip install 'nmtkit[clean]'") from error
     if not path.is_file():
         raise UserError(f"--langid-model {path}: no such file")
+    size, expected = path.stat().st_size, _PUBLISHED.get(path.name)
+    if expected not in (None, size):
+        raise UserError(f"--langid-model {path}: {size} bytes instead of {expected}: download it again")
     try:
-        check_classifier(path)
         return fasttext.load_model(str(path))
     except (ValueError, RuntimeError, MemoryError) as error:
-        reason = "out of memory" if isinstance(error, MemoryError) else error
-        raise UserError(
-            f"--langid-model {path}: {reason}: use a model such as lid.176.ftz, or copy it again"
-        ) from error
+        raise UserError(f"--langid-model {path}: not a model of fastText: use one such as lid.176.ftz") from error
 
 
 def _probabilities(model: Any, line: str, count: int = -1) -> list[tuple[str, float]]:

@@ -1,7 +1,6 @@
 """The HTTP service as an ASGI application."""
 
 import asyncio
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -23,12 +22,13 @@ from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.libretranslate import Languages, LibreTranslateRequest, languages_answer
 from nmtkit.serving.messages import TranslationRequest, check_media_type, read_request
-from nmtkit.serving.middleware import LoopbackHost, OriginForm, RequestRecorder, UnambiguousLength
+from nmtkit.serving.middleware import LoopbackHost, RequestRecorder
 from nmtkit.serving.prometheus import MEDIA_TYPE, Metrics
 from nmtkit.serving.scheduler import DynamicBatcher, QueueFull
 from nmtkit.text.tokenizer import Tokenizer
 
 SECONDS_FOR_BODY = 30.0
+MAX_REQUESTS = 128  # that are translated at the same time
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has gone: for metrics and access log only
 PAGE = Path(__file__).with_name("page.html")
 OPENAPI = Path(__file__).with_name("openapi.json")
@@ -58,8 +58,7 @@ class Service:
         self._config, self._metrics = config, metrics
         self._languages = languages
         self._page, self._openapi = PAGE.read_bytes(), OPENAPI.read_bytes()
-        self._slots = config.max_requests
-        self._reading: set[asyncio.Task[Any]] = set()  # requests whose body has not arrived
+        self._slots = MAX_REQUESTS
 
     def app(self, is_loopback: bool = False) -> Starlette:
         """The application. If `is_loopback`, it answers only to hosts that are names of this machine."""
@@ -81,11 +80,7 @@ class Service:
     def _middleware(self, is_loopback: bool) -> list[Middleware]:
         """The middleware, from the outermost: each request is recorded, also one that is refused."""
         config = self._config
-        found = [
-            Middleware(OriginForm),
-            Middleware(RequestRecorder, metrics=self._metrics, paths=PATHS, access_log=config.access_log),
-            Middleware(UnambiguousLength),
-        ]
+        found = [Middleware(RequestRecorder, metrics=self._metrics, paths=PATHS, access_log=config.access_log)]
         if is_loopback:
             found.append(Middleware(LoopbackHost, own=config.host))
         if origins := config.cors_origin:
@@ -122,30 +117,16 @@ class Service:
     async def translate(self, request: Request) -> Response:
         """Translate the lines of a request."""
         check_media_type(request.headers)
-        body = await self._body(request)
-        with self._slot():
+        body = await _read_body(request, self._config.max_body)
+        with self._slot():  # taken only now: clients that are slow to send hold none
             # Large requests and answers take a second to parse and build: in threads, other requests go on meanwhile.
             asked = await asyncio.to_thread(read_request, body, self._config, self._search.beam, self._languages)
             translations = await self._translated(asked, request)
             return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, self._source)))
 
-    def refuse_incomplete(self) -> None:
-        """Answer 503 to each request whose body has not arrived."""
-        for task in self._reading:
-            task.cancel()
-
-    async def _body(self, request: Request) -> bytes:
-        task = asyncio.current_task()
-        assert task is not None
-        self._reading.add(task)
-        try:
-            return await _read_body(request, self._config.max_body)
-        finally:
-            self._reading.discard(task)
-
     @contextmanager
     def _slot(self) -> Iterator[None]:
-        """One of the `max_requests` slots. Raises HTTPException if all are taken."""
+        """One of the `MAX_REQUESTS` slots. Raises HTTPException if all are taken."""
         if not self._slots:
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests: try again later", _RETRY)
         self._slots -= 1
@@ -171,7 +152,7 @@ class Service:
                 raise ClientDisconnect
             return result.result()
         except asyncio.CancelledError as error:  # by uvicorn, when the time to finish is over
-            raise _shutting_down() from error
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down", _RETRY) from error
         finally:
             self._batcher.abandon(job)
             for future in waiting:
@@ -179,32 +160,20 @@ class Service:
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
-    too_large = HTTPException(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is too long: the limit is {max_bytes} bytes"
-    )
-    length = request.headers.get("content-length", "")
-    if re.fullmatch("[0-9]{1,20}", length) and int(length) > max_bytes:
-        raise too_large
-
     async def read() -> bytes:
         body = bytearray()
         async for part in request.stream():
             body += part
             if len(body) > max_bytes:
-                raise too_large
+                reason = f"the body is too long: the limit is {max_bytes} bytes"
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
         return bytes(body)
 
     try:
         return await asyncio.wait_for(read(), SECONDS_FOR_BODY)
-    except asyncio.CancelledError as error:  # by `refuse_incomplete`
-        raise _shutting_down() from error
     except asyncio.TimeoutError as error:
         reason = f"the body did not arrive within {SECONDS_FOR_BODY:.0f} seconds"
         raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, reason) from error
-
-
-def _shutting_down() -> HTTPException:
-    return HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down", _RETRY)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -224,9 +193,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def _drop(request: Request, error: Exception) -> Response:
-    """An answer for the metrics alone: the client has gone, or uvicorn has answered 400 to malformed HTTP."""
-    is_malformed = getattr(request.state, "is_malformed", False)
-    return Response(status_code=HTTPStatus.BAD_REQUEST if is_malformed else CLIENT_CLOSED_REQUEST)
+    """An answer for the metrics alone, when the client has gone."""
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def _fail(request: Request, error: Exception) -> Response:

@@ -9,7 +9,6 @@ from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, St
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
 
-FEWEST_CONNECTIONS = 2  # one that translates, and one more
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#A-Z]+")  # as browsers send it: no path, lower case
 
 
@@ -23,8 +22,6 @@ class ServeConfig(Config):
         metavar="NAME",
         help="The address or name to listen on: by default this machine only, 0.0.0.0 and :: for all interfaces.",
     )
-    max_body: int = option(1 << 20, min=1, metavar="BYTES", help="Largest request body; a larger one gets status 413.")
-    max_request_lines: int = option(1000, min=1, metavar="N", help="Most lines of a request; more get status 413.")
     max_request_chars: int = option(
         100_000,
         min=1,
@@ -36,20 +33,7 @@ class ServeConfig(Config):
         10_000,
         min=1,
         metavar="LINES",
-        help="Most lines in the queue; a request that would exceed it gets status 429, unless the queue is empty.",
-    )
-    max_requests: int = option(
-        128,
-        min=1,
-        metavar="N",
-        help="Requests translated at the same time; more get status 503. A request counts once its body has arrived.",
-    )
-    max_connections: int = option(
-        512,
-        min=FEWEST_CONNECTIONS,
-        metavar="N",
-        help="Open connections. Beyond this, the connection that has waited longest without a complete request is "
-        "closed.",
+        help="Most lines in the queue; a request that would exceed it gets status 429, and one with more lines 413.",
     )
     cors_origin: tuple[str, ...] = option(
         (),
@@ -69,10 +53,11 @@ class ServeConfig(Config):
                     f"--cors-origin {origin}: not an origin: use one such as https://example.org, in lower case and "
                     "without a path, or *"
                 )
-        if self.max_requests >= self.max_connections:
-            raise UserError(
-                f"--max-requests {self.max_requests} must be less than --max-connections {self.max_connections}"
-            )
+
+    @property
+    def max_body(self) -> int:
+        """Most bytes of a body: JSON needs up to 12 for a character. Only the other bytes are limited by this."""
+        return 12 * self.max_request_chars + (1 << 16)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from nmtkit.serving.characters import count_characters
 from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.scheduler import count_characters
 
 
 def bad_request(reason: str) -> HTTPException:
@@ -53,8 +53,8 @@ def strings(values: dict[str, Any], name: str) -> list[str]:
 
 def check_size(lines: Sequence[str], nbest: int, limits: ServeConfig) -> None:
     """Raise HTTPException 413 if there are too many lines, or too many characters times nbest."""
-    if len(lines) > limits.max_request_lines:
-        raise _too_large(f"{len(lines)} lines are too many: the limit is {limits.max_request_lines}")
+    if len(lines) > limits.max_queue:
+        raise _too_large(f"{len(lines)} lines are too many: the limit is {limits.max_queue}")
     characters = sum(map(count_characters, lines))
     if characters * nbest > limits.max_request_chars:
         normalized = " (after NFKC normalization)" if characters > sum(map(len, lines)) else ""

@@ -1,6 +1,5 @@
-"""The middleware of the HTTP service: request targets, metrics and access log, ambiguous lengths, foreign hosts."""
+"""The middleware of the HTTP service: metrics and access log, foreign hosts."""
 
-import ipaddress
 import re
 import time
 from collections.abc import Collection
@@ -15,24 +14,7 @@ from nmtkit.console.log import report
 from nmtkit.serving.prometheus import Metrics
 
 _MAX_METHOD, _MAX_PATH = 20, 200  # characters in the access log
-_ABSOLUTE_FORM = re.compile(r"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)
-
-
-class OriginForm:
-    """Middleware that answers a target in absolute form, `GET http://host/path`, as `GET /path` (RFC 9112, §3.2.2).
-
-    The host of the target replaces the header Host.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if match := _ABSOLUTE_FORM.fullmatch(scope["path"]):
-            host = (b"host", match[1].encode("latin-1", "replace"))
-            headers = [host, *(header for header in scope["headers"] if header[0] != b"host")]
-            scope = {**scope, "path": match[2] or "/", "headers": headers}
-        await self._app(scope, receive, send)
+_OWN_HOST = re.compile(r"(.+\.)?localhost|[\d.]+|\[[\da-f:.]+\]")  # names of this machine, and IP addresses
 
 
 class RequestRecorder:
@@ -71,29 +53,12 @@ def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
     report("request", {**values, "bytes": size, "ms": round(1000 * seconds, 1)})
 
 
-class UnambiguousLength:
-    """Middleware that refuses a request with both Transfer-Encoding and Content-Length, and closes its connection.
-
-    A proxy that uses the length would see other requests in the same bytes: request smuggling (RFC 9112, §6.1).
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if {b"transfer-encoding", b"content-length"} <= {name for name, _ in scope["headers"]}:
-            reason = "Transfer-Encoding and Content-Length are mutually exclusive: send one of them"
-            answer = JSONResponse({"error": reason}, HTTPStatus.BAD_REQUEST, {"connection": "close"})
-            await answer(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
 class LoopbackHost:
     """Middleware that answers only to hosts that are names of this machine.
 
     These are localhost, names below it, IP addresses and `own`. Web pages can make any other name point to this machine
-    (DNS rebinding). A request without a Host, as HTTP/1.0 allows it, is no browser's.
+    (DNS rebinding). A request without a Host, as HTTP/1.0 allows it, is no browser's. Starlette's TrustedHostMiddleware
+    accepts no list of all IP addresses.
     """
 
     def __init__(self, app: ASGIApp, own: str) -> None:
@@ -109,12 +74,4 @@ class LoopbackHost:
 
     def _is_own(self, host: str) -> bool:
         name = re.sub(r":\d*$", "", host).rstrip(".").lower()
-        if name in ("localhost", self._own) or name.endswith(".localhost"):
-            return True
-        if "%" in name:  # a zone, which may be any text
-            return False
-        try:
-            ipaddress.ip_address(name.strip("[]"))
-        except ValueError:
-            return False
-        return True
+        return name == self._own or _OWN_HOST.fullmatch(name) is not None

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections import deque
+import unicodedata
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,6 @@ from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.engine import WorkersNotStartedError
 from nmtkit.decoding.translation import Translation
-from nmtkit.serving.characters import count_characters
 from nmtkit.serving.prometheus import Metrics
 
 # Takes lines, their search, and a function to call with the number of finished lines after each batch. An exception of
@@ -32,6 +32,16 @@ class QueueFull(Exception):  # noqa: N818 (the client is asked to try again)
 
 class _SearchStopped(Exception):  # noqa: N818 (not an error)
     """Nobody waits for the results of the running search."""
+
+
+def count_characters(line: str) -> int:
+    """The characters of a line after NFKC normalization, which can turn one character into 18 (U+FDFA).
+
+    Each character is normalized on its own, so marks are not composed with letters.
+    """
+    if line.isascii():
+        return len(line)
+    return sum(count * len(unicodedata.normalize("NFKC", character)) for character, count in Counter(line).items())
 
 
 @dataclass(eq=False)
@@ -91,7 +101,7 @@ class DynamicBatcher:
         job = Job(lines, config)
         job.result.set_running_or_notify_cancel()  # so that only this class can end it
         with self._change:
-            if self._queued and self._queued + len(lines) > self._max_lines:
+            if self._queued + len(lines) > self._max_lines:
                 raise QueueFull
             self._count(len(lines))
             self._jobs.append(job)

@@ -1,10 +1,16 @@
 """Runs the service: checks the machine, binds the socket, loads the model, answers until a signal."""
 
 import ipaddress
+import logging
+import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.console.log import logger
@@ -16,11 +22,12 @@ from nmtkit.errors import UserError
 from nmtkit.machine.threads import available_cores
 from nmtkit.serving.app import Service
 from nmtkit.serving.config import ServeConfig, ServingOptions
-from nmtkit.serving.connections import Connections
-from nmtkit.serving.descriptors import reserve_descriptors
-from nmtkit.serving.http_server import BACKLOG, HttpServer, limit_foreign_messages
 from nmtkit.serving.prometheus import Metrics
 from nmtkit.serving.scheduler import DynamicBatcher
+
+MAX_CONNECTIONS = 512  # with more, requests get 503. A process may usually open 1,024 files
+BACKLOG = 1024  # connections that wait in the kernel to be accepted
+SECONDS_TO_DRAIN = 60  # for accepted requests at shutdown
 
 
 def serve(paths: Sequence[Path], options: ServingOptions) -> None:
@@ -31,7 +38,6 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
     the model does not support the search.
     """
     _check_workers(options.engine.workers)
-    reserve_descriptors(options.server.max_connections, options.engine.workers)
     with bind(options.server) as listener:
         request_files = RequestFiles(options.requests)
         checkpoints = [load_checkpoint(path) for path in paths]
@@ -70,10 +76,41 @@ def _run(service: Service, listener: socket.socket, config: ServeConfig, metrics
         raise _address_error(config, error) from error
     host, port = listener.getsockname()[:2]
     is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    limit_foreign_messages()
+    server = _Server(_settings(service.app(is_loopback)))
+    metrics.open_connections.set_function(lambda: len(server.server_state.connections))
     logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    connections = Connections(config.max_connections, metrics)
-    HttpServer(service.app(is_loopback), connections, service.refuse_incomplete).run(sockets=[listener])
+    server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, where SIGINT stays ignored if it was, as in the background job of a script."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not (sig == signal.SIGINT and self._ignores_interrupts):
+            super().handle_exit(sig, frame)
+
+
+def _settings(app: ASGIApp) -> uvicorn.Config:
+    """uvicorn's own limits: slow clients are left to a proxy. Its messages are hidden: clients get them as answers."""
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+    return uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=SECONDS_TO_DRAIN,
+    )
 
 
 def bind(config: ServeConfig) -> socket.socket:

@@ -17,7 +17,7 @@ from module_pages import rooms
 from patience import PATIENCE
 from repository import ROOT
 
-from nmtkit.cli import moved_options
+from nmtkit.cli.moved_options import moved
 from nmtkit.cli.start import COMMANDS, load_command, module_of
 
 TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}
@@ -223,14 +223,17 @@ OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, ten
     *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm", "--cpus"),
     *("--logdir", "--gpus"),  # the second of the plan of examples/wmt14
 }
-# Options of earlier releases, which CHANGELOG.md names.
-FORMER = {option for rows in moved_options._MOVED.values() for options in rows for option in options.split()}
+
+
+def former_options(text: str) -> set[str]:
+    """The options of earlier releases that a text names: CHANGELOG.md may."""
+    return {option for option in FLAG.findall(text) if any(moved(f"nmt-{command}", option) for command in COMMANDS)}
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_name_flags_that_exist(document: Path) -> None:
     text = commands_and_flags(document)
-    former = FORMER if document.name == "CHANGELOG.md" else set()
+    former = former_options(text) if document.name == "CHANGELOG.md" else set()
     known = set().union(*(flags(command) for command in COMMANDS)) | flags_of_scripts() | OTHERS | former
     assert set(FLAG.findall(text)) - known == set()
     for command, arguments in re.findall(rf"{COMMAND}\b([^\n|;`&]*)", text):

@@ -73,15 +73,11 @@ def test_aliases_in_config_json_are_read_and_contradictions_refused(
     ("name", "value"),
     [
         ("forced_bos_token_id", 0),
-        ("forced_eos_token_id", 4),
         ("decoder_start_token_id", 4),
         ("eos_token_id", [0, 4]),
         ("suppress_tokens", [4]),
-        ("begin_suppress_tokens", [4]),
         ("bad_words_ids", [[4]]),
-        ("force_words_ids", [[4]]),
         ("repetition_penalty", 1.2),
-        ("sequence_bias", [[[4], 1.0]]),
     ],
 )
 def test_options_of_generation_that_change_the_output_are_refused_by_name(
@@ -112,12 +108,8 @@ def test_options_of_generation_without_effect_are_accepted(tmp_path: Path) -> No
     [
         ("num_beams", 7, {"beam": 7}),
         ("num_beams", -3, {}),
-        ("num_beams", 2.5, {}),
-        ("num_beams", 1e308, {}),
         ("length_penalty", -1.0, {}),
         ("length_penalty", float("nan"), {}),
-        ("length_penalty", 10**400, {}),
-        ("max_length", 1e300, {}),
         ("max_length", 12, {"max_len_a": 0, "max_len_b": 10}),
     ],
 )

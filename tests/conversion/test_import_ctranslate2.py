@@ -218,7 +218,7 @@ def write_fsmt(model: FsmtModel, folder: Path, **settings: Any) -> None:
     spec.save(str(folder))
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_conversion_from_fairseq_computes_the_same(seed: int, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     sharing = ("none", "decoder", "all")[seed % 3]
@@ -297,10 +297,8 @@ def test_text_vocabularies_are_read(tmp_path: Path) -> None:
 Item = tuple[bytes, bytes]  # the name of a variable, and all after it
 
 
-def edit(
-    path: Path, change: Callable[[list[Item]], list[Item]], more_aliases: Sequence[tuple[bytes, bytes]] = ()
-) -> None:
-    """Rewrite the variables of a `model.bin` and add aliases; aliases of variables that are gone go too."""
+def edit(path: Path, change: Callable[[list[Item]], list[Item]]) -> None:
+    """Rewrite the variables of a `model.bin`; aliases of variables that are gone go too."""
     content, position = path.read_bytes(), 0
 
     def take(form: str) -> Any:
@@ -325,7 +323,7 @@ def edit(
         position += size
         variables.append((key, content[begin:position]))
     variables = change(variables)
-    aliases = [*((name(), name()) for _ in range(take("I"))), *more_aliases]
+    aliases = [(name(), name()) for _ in range(take("I"))]
     kept = [(alias, original) for alias, original in aliases if original in dict(variables)]
     packed = [struct.pack("<H", len(key)) + key + rest for key, rest in variables]
     tail = [struct.pack("<H", len(key)) + key for pair in kept for key in pair]
@@ -341,27 +339,12 @@ def scalar(name: str, value: int) -> Callable[[list[Item]], list[Item]]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (scalar("encoder/activation", 1), "activation is 1 in the encoder, but 0 in the decoder"),
-        (
-            lambda items: [
-                (key, struct.pack("<BBIf", 0, 0, 4, 1) if key == b"encoder/scale_embeddings\0" else value)
-                for key, value in items
-            ],
-            "scale_embeddings is 1.0 in the encoder, but 1 in the decoder",
-        ),
         (
             lambda items: [
                 (key, struct.pack("<BBIB", 0, 1, 1, 4) if key.endswith(b"coder/activation\0") else value)
                 for key, value in items
             ],
             "the activation gelu approximated by a sigmoid is not supported, only relu, swish, gelu",
-        ),
-        (
-            lambda items: [
-                (key, struct.pack("<BBIf", 0, 0, 4, float("inf")) if key.endswith(b"coder/activation\0") else value)
-                for key, value in items
-            ],
-            "the activation inf is not supported, only relu, swish, gelu",
         ),
         (scalar("decoder/alibi", 1), "decoder.alibi is 1, which is not supported"),
         (scalar("decoder/unheard_of", 7), "decoder.unheard_of is 7, which is not supported"),
@@ -373,8 +356,6 @@ def scalar(name: str, value: int) -> Callable[[list[Item]], list[Item]]:
         (lambda items: [i for i in items if b"ffn/layer_norm" not in i[0]], "ffn.layer_norm.weight is missing"),
         (lambda items: [*items, (b"x/w\0", struct.pack("<BIBIf", 1, 1, 0, 4, 1))], "the weight x.w belongs to no part"),
         (lambda items: [*items, (b"x/w\0", struct.pack("<BIBIf", 1, 2, 0, 4, 1))], "which does not match its shape"),
-        (lambda items: [*items, (b"x/w\0", struct.pack("<BIBI", 1, 9, 0, 36))], "model.bin is damaged|is truncated"),
-        (lambda items: [], "num_heads is None in the encoder"),
     ],
 )
 def test_models_that_nmtkit_lacks_are_refused_by_name(
@@ -387,15 +368,6 @@ def test_models_that_nmtkit_lacks_are_refused_by_name(
     assert "\n" not in str(error.value)
 
 
-def test_a_small_file_with_many_names_of_one_weight_is_refused_before_memory_is_taken_for_them(tmp_path: Path) -> None:
-    to_ctranslate2(checkpoint_of(), tmp_path / "model", quantization="int8")
-    matrix = b"encoder/layer_0/ffn/linear_0/weight\0"
-    names = [(b"encoder/layer_0/%d/weight\0" % number, matrix) for number in range(5000)]
-    edit(tmp_path / "model/model.bin", lambda items: items, names)
-    with pytest.raises(UserError, match=r"its weights claim .* bytes, far more than it stores"):
-        from_ctranslate2(tmp_path / "model", LANGUAGES)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -403,11 +375,7 @@ def test_a_small_file_with_many_names_of_one_weight_is_refused_before_memory_is_
         ({"add_source_eos": False}, "as in models of OpenNMT-py, which read sources without </s>"),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
         ({"decoder_start_token": None}, "decoder_start_token is None, which is not in the vocabulary"),
-        ({"unk_token": "<oov>"}, "unk_token is '<oov>', which is not in the vocabulary"),
-        ({"eos_token": ["</s>"]}, "eos_token is"),
-        ({"bos_token": ["<s>"]}, "damaged, or not a model of CTranslate2"),
         ({"unk_token": "</s>"}, "<unk> is an ordinary piece, because unk_token of config.json is '</s>'"),
-        ({"eos_token": "<s>"}, "</s> is an ordinary piece, because eos_token of config.json is '<s>'"),
     ],
 )
 def test_settings_that_nmtkit_lacks_are_refused_by_name(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -438,7 +406,7 @@ def test_a_pointer_of_git_lfs_in_the_folder_is_named_as_such(tmp_path: Path) -> 
         from_ctranslate2(tmp_path / "model", LANGUAGES)
 
 
-@pytest.mark.parametrize("piece", ["<s>", "</s>", "<unk>", WORDS[0]])
+@pytest.mark.parametrize("piece", ["</s>", WORDS[0]])
 def test_a_vocabulary_that_lists_a_piece_twice_is_refused(piece: str, tmp_path: Path) -> None:
     to_ctranslate2(checkpoint_of(), tmp_path / "model")
     path = tmp_path / "model/shared_vocabulary.json"
@@ -447,16 +415,8 @@ def test_a_vocabulary_that_lists_a_piece_twice_is_refused(piece: str, tmp_path: 
         from_ctranslate2(tmp_path / "model", LANGUAGES)
 
 
-def test_a_piece_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    to_ctranslate2(checkpoint_of(), tmp_path / "model")
-    path = tmp_path / "model/shared_vocabulary.json"
-    path.write_text(json.dumps([*json.loads(path.read_text())[:-1], "\ud800"]))
-    with pytest.raises(UserError, match=r"shared_vocabulary\.json has a piece with a lone surrogate"):
-        from_ctranslate2(tmp_path / "model", LANGUAGES)
-
-
 @pytest.mark.parametrize("name", ["model.bin", "config.json", "shared_vocabulary.json"])
-@pytest.mark.parametrize("content", [None, b"", b"\xff" * 99, b"[]", b"{}", b'["a"]'])
+@pytest.mark.parametrize("content", [None, b"\xff" * 99, b"[]", b'["a"]'])
 def test_a_missing_or_foreign_file_is_refused(name: str, content: bytes | None, tmp_path: Path) -> None:
     to_ctranslate2(checkpoint_of(), tmp_path / "model")
     path = tmp_path / "model" / name
@@ -475,19 +435,11 @@ def test_languages_are_required(tmp_path: Path) -> None:
         from_ctranslate2(tmp_path / "model", ImportConfig())
 
 
-def test_bytes_after_the_model_are_refused(tmp_path: Path) -> None:
-    to_ctranslate2(checkpoint_of(), tmp_path / "model")
-    with (tmp_path / "model/model.bin").open("ab") as file:
-        file.write(bytes(8))
-    with pytest.raises(UserError, match=r"model\.bin is damaged: bytes follow the model"):
-        from_ctranslate2(tmp_path / "model", LANGUAGES)
-
-
 def test_a_damaged_model_is_refused_or_read_and_never_crashes(tmp_path: Path) -> None:
     to_ctranslate2(checkpoint_of(), tmp_path / "model", quantization="int8")
     path, choose = tmp_path / "model/model.bin", random.Random(1)
     whole = path.read_bytes()
-    for trial in range(60):
+    for trial in range(30):
         damaged = bytearray(whole[: choose.randrange(len(whole))] if trial % 2 else whole)
         for _ in range(trial % 4 if damaged else 0):
             damaged[choose.randrange(min(len(damaged), choose.choice([200, 10**6])))] = choose.randrange(256)

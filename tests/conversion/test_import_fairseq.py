@@ -6,7 +6,6 @@ import os
 import random
 import re
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq import from_fairseq
 from nmtkit.conversion.fairseq_tokenizers import read_dictionary
 from nmtkit.conversion.fsmt import from_fsmt
-from nmtkit.conversion.pickled import load_pickled
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 
@@ -36,7 +34,7 @@ SHARING = ("none", "decoder", "all")
 LANGUAGES = ImportConfig(source_lang="en", target_lang="de")
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(9))
 def test_log_probabilities_equal_those_of_the_same_weights_in_transformers(seed: int, tmp_path: Path) -> None:
     model = FsmtModel(tmp_path / "fsmt", seed, SHARING[seed % 3])
     source, target = model.files.vocabs
@@ -49,7 +47,7 @@ def test_log_probabilities_equal_those_of_the_same_weights_in_transformers(seed:
         assert checkpoint.model_config.to_dict()["dropout"] == 0.25
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("learned", [False, True])
 def test_pre_norm_models_compute_the_same(seed: int, learned: bool, tmp_path: Path) -> None:
     model = PreNormModel(seed, learned, size=19)
@@ -116,7 +114,7 @@ def test_a_dictionary_has_its_pieces_in_order() -> None:
     assert read_dictionary("\n".join([*lines, ""]).encode()).pieces[4:] == pieces
 
 
-@pytest.mark.parametrize("text", ["word", "word x", " 3", "a 1\na 2", "<unk> 4", "", "a 1\n\nb 1", "a -1"])
+@pytest.mark.parametrize("text", ["word", "word x", "a 1\na 2", "<unk> 4", ""])
 def test_a_malformed_dictionary_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"^line \d"):
         read_dictionary(text.encode())
@@ -149,21 +147,13 @@ def test_dictionaries_and_codes_can_be_elsewhere(tmp_path: Path) -> None:
         ({"arch": "fconv_iwslt_de_en"}, "the architecture 'fconv_iwslt_de_en' is not supported"),
         ({"task": "multilingual_translation"}, "the task 'multilingual_translation' is not supported"),
         ({"adaptive_softmax_cutoff": "1,2"}, "the option adaptive_softmax_cutoff is not supported"),
-        ({"layernorm_embedding": True}, "the option layernorm_embedding is not supported"),
-        ({"cross_self_attention": True}, "the option cross_self_attention is not supported"),
-        ({"encoder_layers_to_keep": "0,2"}, "the option encoder_layers_to_keep is not supported"),
-        ({"no_token_positional_embeddings": True}, "the option no_token_positional_embeddings is not supported"),
         ({"decoder_embed_dim": 99}, "encoder_embed_dim and decoder_embed_dim differ"),
-        ({"decoder_attention_heads": 99}, "encoder_attention_heads and decoder_attention_heads differ"),
-        ({"decoder_normalize_before": True}, "encoder_normalize_before and decoder_normalize_before differ"),
-        ({"decoder_learned_pos": True}, "encoder_learned_pos and decoder_learned_pos differ"),
         ({"activation_fn": "gelu_accurate"}, "the activation 'gelu_accurate' is not supported"),
         (
             {"encoder_normalize_before": True, "decoder_normalize_before": True},
             "pre-norm without a layer norm after the encoder",
         ),
         ({"encoder_layers": 99}, "is missing"),
-        ({"encoder_layers": "many"}, "--encoder-layers: 'many' is not a whole number"),
         ({"source_lang": "de"}, "give --source-lang and --target-lang"),
     ],
 )
@@ -214,12 +204,7 @@ def test_no_code_of_a_checkpoint_runs(is_zip: bool, tmp_path: Path) -> None:
                 imported(content | place, path, _use_new_zipfile_serialization=is_zip)
             assert not marker.exists()
             assert "\n" not in str(error.value)
-
-
-def test_an_object_of_a_foreign_class_is_refused_by_name(tmp_path: Path) -> None:
-    path = word_model(tmp_path)
-    content = torch.load(path, weights_only=False)
-    with pytest.raises(UserError, match=r"it holds an object of zipfile\.ZipInfo, which nmtkit does not load"):
+    with pytest.raises(UserError, match=r"zipfile\.ZipInfo"):
         imported(content | {"task_state": zipfile.ZipInfo()}, path)
 
 
@@ -270,47 +255,12 @@ def test_options_are_read_from_nodes_of_omegaconf(whole: bool, tmp_path: Path, m
     assert (checkpoint.source_language, checkpoint.target_language) == ("en", "de")
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
-def test_tensors_of_the_optimizer_are_not_read(tmp_path: Path) -> None:
-    path = word_model(tmp_path)
-    content = torch.load(path, weights_only=False)
-    moments = {"state": {0: {"exp_avg": torch.zeros(1 << 24)}}}
-    torch.save(content | {"last_optimizer_state": moments}, path)
-    loaded = load_pickled(path)
-    sum(tensor.double().sum() for tensor in loaded["model"].values())  # reads the model
-    assert 0 < resident_bytes(path) < 1 << 23
-
-
-def resident_bytes(path: Path) -> int:
-    """How much of the memory maps of a file this process has read."""
-    total, counts = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-            counts = line.endswith(str(path))
-        elif counts and line.startswith("Rss:"):
-            total += int(line.split()[1]) * 1024
-    return total
-
-
-def test_a_compressed_checkpoint_is_refused(tmp_path: Path) -> None:
-    path = word_model(tmp_path)
-    with zipfile.ZipFile(path) as stored, zipfile.ZipFile(tmp_path / "b.pt", "w", zipfile.ZIP_DEFLATED) as packed:
-        for member in stored.infolist():
-            packed.writestr(member.filename, stored.read(member) + b"\0" * 100_000)
-    (tmp_path / "b.pt").replace(path)
-    with pytest.raises(UserError, match="compressed"):
-        from_fairseq(path, LANGUAGES)
-
-
 @pytest.mark.parametrize(
     ("weight", "words"),
     [
-        (torch.zeros(1).expand(10**9), "far more than it stores"),
         (torch.zeros(3, dtype=torch.int8), "is torch.int8: nmtkit imports floating point only"),
-        (torch.eye(3).to_sparse(), r"_rebuild_sparse_tensor, which nmtkit does not load"),
         (torch.full((1,), torch.nan), "the weights do not fit the model"),
         ("text", "is not a tensor"),
-        (None, "is not a tensor"),
     ],
 )
 def test_a_weight_that_is_not_as_expected_is_refused_by_name(weight: Any, words: str, tmp_path: Path) -> None:
@@ -353,19 +303,17 @@ def test_a_matrix_may_be_missing_or_must_be_equal_if_it_is_shared(
             from_fairseq(path, ImportConfig())
 
 
-@pytest.mark.parametrize(("size", "stride"), [(10**11, 1), (10**11, 0), (10**6, 0)])
-@pytest.mark.parametrize("is_zip", [True, False])
-def test_a_tensor_larger_than_its_storage_is_refused(size: int, stride: int, is_zip: bool, tmp_path: Path) -> None:
+def test_one_changed_bit_of_a_weight_is_refused(tmp_path: Path) -> None:
     path = word_model(tmp_path)
-    content = torch.load(path, weights_only=False)
-    storage = torch.zeros(3).untyped_storage()
-    forged = Runs(torch._utils._rebuild_tensor_v2, storage, 0, (size,), (stride,), False, OrderedDict())
-    content["model"]["encoder.layers.0.fc1.bias"] = forged
-    with pytest.raises(UserError, match=r"damaged|far more than it stores"):
-        imported(content, path, _use_new_zipfile_serialization=is_zip)
+    weight = next(iter(torch.load(path, weights_only=False)["model"].values())).numpy().tobytes()
+    content = bytearray(path.read_bytes())
+    content[content.index(weight) + 5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="checksum"):
+        from_fairseq(path, LANGUAGES)
 
 
-@pytest.mark.parametrize("content", [None, [], {}, {"model": {}}, {"model": [], "args": {"arch": "transformer"}}, 3])
+@pytest.mark.parametrize("content", [None, {}, {"model": {}}, {"model": [], "args": {"arch": "transformer"}}])
 def test_other_files_of_torch_are_refused(content: Any, tmp_path: Path) -> None:
     path = word_model(tmp_path)
     with pytest.raises(UserError) as error:
@@ -378,7 +326,7 @@ def test_a_damaged_file_is_refused_or_read_and_never_crashes(is_zip: bool, tmp_p
     path = word_model(tmp_path)
     torch.save(torch.load(path, weights_only=False), path, _use_new_zipfile_serialization=is_zip)
     whole, choose = path.read_bytes(), random.Random(1)
-    for trial in range(60):
+    for trial in range(30):
         damaged = bytearray(whole[: choose.randrange(len(whole))] if trial % 2 else whole)
         for _ in range(trial % 4 if damaged else 0):
             damaged[choose.randrange(len(damaged))] = choose.randrange(256)
@@ -387,13 +335,6 @@ def test_a_damaged_file_is_refused_or_read_and_never_crashes(is_zip: bool, tmp_p
             from_fairseq(path, LANGUAGES)
         except UserError as error:
             assert "\n" not in str(error)  # noqa: PT017
-
-
-def test_a_missing_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for name in ("pipe", "missing", "."):
-        with pytest.raises(UserError):
-            from_fairseq(tmp_path / name, LANGUAGES)
 
 
 def test_the_command_imports_a_checkpoint_with_dictionaries_from_elsewhere(run_here: Run, tmp_path: Path) -> None:

@@ -3,18 +3,12 @@
 import asyncio
 import json
 import random
-import re
-import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import PATIENCE
-from running_server import Server
 
 pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
 
 from asgi_client import JSON, Answer, never, part, send_request, whole
 from echo_service import echo_service
@@ -49,10 +43,10 @@ REQUESTS: list[dict[str, Any]] = [
     {"q": "a\nb", "source": "auto", "target": "de", "format": "text", "alternatives": 2, "api_key": ""},
     {"q": ["a", "", "b\nc"], "source": "en", "target": "de", "alternatives": 1},
 ]
-CONFIG = ServeConfig(port=0, max_body=2000, max_request_lines=20, max_request_chars=1000)
+CONFIG = ServeConfig(port=0, max_queue=20, max_request_chars=20)
 PATHS = ["/", "/health", "/languages", "/metrics", "/openapi.json", "/x\ufffd\x00", "//", ""]
 METHODS = ["GET", "HEAD", "PUT", "\x00"]
-HEADERS = [b"content-type", b"content-length", b"host", b"transfer-encoding", b"expect", b"origin", b"x-" * 40]
+HEADERS = [b"content-type", b"content-length", b"host", b"expect", b"origin", b"x-" * 40]
 INSERTIONS = [b"\x00", b"\xff", b"{", b'"', b"\\u", b"[" * 999, b"9" * 999, b" " * 3000]
 HEADER_VALUES = [
     b"",
@@ -142,7 +136,7 @@ async def exchange(draw: random.Random, app: ASGIApp) -> int:
     return answer.status
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_requests_get_valid_responses(seed: int, service: tuple[Service, Metrics]) -> None:
     draw = random.Random(seed)
     endpoints, metrics = service
@@ -150,34 +144,10 @@ def test_random_requests_get_valid_responses(seed: int, service: tuple[Service, 
 
     async def run() -> set[int]:
         statuses = {await exchange(draw, draw.choice([app, own_host_app])) for _ in range(250)}
-        answer = await send_request(app, [whole(text="still here")])
-        assert answer.values == {"translations": [{"text": "still here"}]}
+        answer = await send_request(app, [whole(text="still")])
+        assert answer.values == {"translations": [{"text": "still"}]}
         return statuses
 
     assert asyncio.run(run()) >= {200, 400, 404, 405, 413, 415, CLIENT_CLOSED_REQUEST}
     assert "\nnmtkit_open_requests 0.0\n" in metrics.text()
     assert "\nnmtkit_queued_lines 0.0\n" in metrics.text()
-
-
-def all_of(connection: socket.socket) -> bytes:
-    """All that comes until the connection is closed."""
-    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-
-
-def test_random_bytes_on_a_connection_leave_the_server_running(tiny_checkpoint: Path) -> None:
-    server, draw = Server(tiny_checkpoint), random.Random(5)
-    for _ in range(150):
-        body = some_request(draw)
-        head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
-        sent = bytes(mutated(draw, bytearray(head + b"%d\r\n\r\n" % len(body) + body)))
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
-            try:
-                connection.sendall(sent)
-                connection.shutdown(socket.SHUT_WR)
-                answer = all_of(connection)
-            except (BrokenPipeError, ConnectionResetError):  # it need not read what it has refused
-                continue
-        assert all(status[:1] in b"24" for status in re.findall(rb"^HTTP/1\.1 (\d+)", answer)), (sent, answer)
-    assert server.translate(text="") == [{"text": ""}]
-    assert server.metric("open_requests") == server.metric("queued_lines") == 0
-    assert server.end() == (143, "nmt-serve: terminated\n")  # and nothing was logged

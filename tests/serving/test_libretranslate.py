@@ -20,7 +20,7 @@ Ask = Callable[..., Answer]
 @pytest.fixture
 def ask(tokenizer: Tokenizer) -> Iterator[Ask]:
     """Send a request to /translate."""
-    with echo_service(tokenizer, ServeConfig(max_request_lines=4, max_request_chars=100)) as (service, _):
+    with echo_service(tokenizer, ServeConfig(max_queue=4, max_request_chars=100)) as (service, _):
         app = service.app()
         yield lambda **values: asyncio.run(send_request(app, [whole(**values)]))
 
@@ -29,13 +29,10 @@ def ask(tokenizer: Tokenizer) -> Iterator[Ask]:
     ("asked", "answer"),
     [
         ({"q": "the dog", "source": "en", "target": "de"}, {"translatedText": "the dog"}),
-        ({"q": "the dog"}, {"translatedText": "the dog"}),
         ({"q": "the dog", "format": "text", "api_key": "x"}, {"translatedText": "the dog"}),
         ({"q": "a\n\nb\n"}, {"translatedText": "a\n\nb\n"}),
-        ({"q": ""}, {"translatedText": ""}),
         ({"q": ["a", "", "b\nc"]}, {"translatedText": ["a", "", "b\nc"]}),
         ({"q": []}, {"translatedText": []}),
-        ({"q": "a", "alternatives": 0}, {"translatedText": "a"}),
         ({"q": "a", "alternatives": 2}, {"translatedText": "a", "alternatives": ["2 a", "3 a"]}),
         ({"q": "a", "alternatives": 99}, {"translatedText": "a", "alternatives": ["2 a", "3 a", "4 a"]}),
         ({"q": "a\n\nb", "alternatives": 1}, {"translatedText": "a\n\nb", "alternatives": ["2 a\n\n2 b"]}),
@@ -63,13 +60,10 @@ def test_a_request_with_q_is_answered_in_the_form_of_libretranslate(
     [
         ({"source": "fr"}, 400, 'source "fr" is not supported: the model translates from en to de'),
         ({"target": "en"}, 400, 'target "en" is not supported: the model translates from en to de'),
-        ({"target": "auto"}, 400, 'target "auto" is not supported: the model translates from en to de'),
         ({"target": ["de"]}, 400, "target: a string is expected"),
         ({"format": "html"}, 400, 'format "html" is not supported: send "text"'),
         ({"alternatives": -1}, 400, "alternatives: a whole number is expected"),
-        ({"alternatives": True}, 400, "alternatives: a whole number is expected"),
         ({"q": 7}, 400, "q: a string, or a list of strings, is expected"),
-        ({"q": ["a", None]}, 400, "q: a string, or a list of strings, is expected"),
         (
             {"nbest": 2},
             400,

@@ -1,4 +1,4 @@
-"""Cross-origin requests and the access log."""
+"""Foreign hosts, cross-origin requests, slow clients and the access log."""
 
 import asyncio
 import json
@@ -33,6 +33,39 @@ def ask(
         return asyncio.run(send_request(service.app(is_loopback=True), [whole(text="a")], method, path, sent))
 
 
+def status_for(tokenizer: Tokenizer, host: str, is_loopback: bool = True, own: str = "127.0.0.1") -> int:
+    """The status of a request whose Host is `host`."""
+    with echo_service(tokenizer, ServeConfig(host=own)) as (service, _):
+        app = service.app(is_loopback)
+        return asyncio.run(send_request(app, [], "GET", "/health", [(b"host", host.encode())])).status
+
+
+@pytest.mark.parametrize("path", ["/", "/translate", "/metrics", "/nowhere"])
+def test_a_host_name_rebound_to_this_server_is_refused(tokenizer: Tokenizer, path: str) -> None:
+    with echo_service(tokenizer, ServeConfig()) as (service, _):
+        headers = [*JSON, (b"host", b"pages.example:80")]
+        answer = asyncio.run(send_request(service.app(is_loopback=True), [whole(text="a")], "POST", path, headers))
+    assert answer.status == 421
+    assert "use localhost" in answer.values["error"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "a.localhost.", "127.0.0.1:9", "[::1]:9", "10.1.2.3:80"])
+def test_localhost_names_and_ip_addresses_are_accepted_as_host(tokenizer: Tokenizer, host: str) -> None:
+    assert status_for(tokenizer, host) == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1.pages.example", "localhost.pages.example", "pages.example:1:2", "[::1].x", "notlocalhost", "."]
+)
+def test_host_names_that_resemble_localhost_are_refused(tokenizer: Tokenizer, host: str) -> None:
+    assert status_for(tokenizer, host) == 421
+
+
+def test_loopback_accepts_its_own_name_and_other_addresses_accept_any(tokenizer: Tokenizer) -> None:
+    assert status_for(tokenizer, "workstation:80", own="Workstation") == 200
+    assert status_for(tokenizer, "workstation:80", is_loopback=False) == 200
+
+
 def preflight(tokenizer: Tokenizer, origin: str, allowed: tuple[str, ...]) -> Answer:
     """The answer to the question of a browser whether a page of `origin` may send JSON."""
     asked = {
@@ -48,10 +81,8 @@ def preflight(tokenizer: Tokenizer, origin: str, allowed: tuple[str, ...]) -> An
     ("origin", "allowed", "answered"),
     [
         (ALLOWED, (ALLOWED,), ALLOWED),
-        (ALLOWED, ("http://localhost:3000", ALLOWED), ALLOWED),
         (OTHER, ("*",), "*"),
         (OTHER, (ALLOWED,), None),
-        ("null", (ALLOWED,), None),
         (ALLOWED, (), None),
     ],
 )
@@ -98,8 +129,7 @@ def test_the_access_log_has_one_line_for_each_request_and_none_of_its_text(
     config = ServeConfig(access_log=True)
     answer = ask(tokenizer, config)
     ask(tokenizer, config, "GET", "/x\x1b[31m |\n status 200" + "y" * 1000)
-    ask(tokenizer, config, headers=[(b"content-length", b"3"), (b"transfer-encoding", b"chunked")])
-    first, second, third = map(json.loads, capsys.readouterr().err.splitlines())
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
     assert first.pop("time") > 0
     assert first.pop("ms") >= 0
     assert first == {
@@ -113,7 +143,6 @@ def test_the_access_log_has_one_line_for_each_request_and_none_of_its_text(
     assert second["path"].startswith("/x%1B%5B31m%20%7C%0A%20status%20200yyy")
     assert len(second["path"]) < 300
     assert (second["method"], second["status"]) == ("GET", 404)
-    assert third["status"] == 400
 
 
 @pytest.mark.usefixtures("logged")

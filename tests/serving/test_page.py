@@ -74,10 +74,10 @@ def test_the_page_fits_a_phone_and_shows_errors(server: Server, tmp_path: Path) 
         assert browser.run("return matchMedia('(prefers-color-scheme: dark)').matches")
         browser.click("#output .word")
         assert len(browser.texts(".here")) == 1
-        browser.run("document.querySelector('#text').value = 'a dog\\n'.repeat(1000)")
+        browser.run("document.querySelector('#text').value = 'a dog\\n'.repeat(10000)")
         browser.click("#button")
         browser.wait_for("#status.bad")
-        assert browser.texts("#status") == ["1001 lines are too many: the limit is 1000"]
+        assert browser.texts("#status") == ["10001 lines are too many: the limit is 10000"]
         browser.run("realFetch = fetch; fetch = async () => new Response('<html>too large</html>', {status: 413})")
         browser.click("#button")
         browser.wait_for("#status.bad")

@@ -1,0 +1,31 @@
+"""The options of a Transformer that a foreign format can express.
+
+An exporter lists what it knows, so that an option or a value that is added to the model later is refused by name.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+
+from nmtkit.config import flag
+from nmtkit.errors import UserError
+from nmtkit.model.config import ModelConfig, TransformerConfig
+
+Known = Mapping[str, Collection[object] | None]  # option -> its known values; None for all
+
+SIZES_AND_DROPOUT: Known = dict.fromkeys(
+    (
+        *("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v", "max_positions"),
+        *("dropout", "attention_dropout", "activation_dropout"),
+    )
+)
+
+
+def check_known(config: ModelConfig, known: Known, target: str) -> TransformerConfig:
+    """The options as those of a Transformer. Raises UserError, naming the first that `target` does not know."""
+    if not isinstance(config, TransformerConfig) or config.arch != TransformerConfig.arch:
+        raise UserError(f"{target} supports Transformers, not the architecture {config.arch}: use --to safetensors")
+    for field in fields(config):
+        value, values = getattr(config, field.name), known.get(field.name, ())
+        if values is not None and value not in values:
+            raise UserError(f"{target} does not support {flag(field.name)} {value}: use --to safetensors")
+    return config
