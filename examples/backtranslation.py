@@ -15,9 +15,9 @@ MODELS = {
 TAG = "<BT>"
 
 v = variables(
-    **dict(MULTI30K_DIR="", TANAKA_DIR="", CORPORA=list(CORPORA), SEEDS=[1, 2, 3], MODELS=list(MODELS), PAIRS=10000),
-    **dict(MIX="1,1", UPDATES=3000, VALIDATE_EVERY=250, VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE=""),
-)
+    MULTI30K_DIR="", TANAKA_DIR="", CORPORA=list(CORPORA), SEEDS=[1, 2, 3], MODELS=list(MODELS), PAIRS=10000,
+    MIX="1,1", UPDATES=3000, VALIDATE_EVERY=250, VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE="",
+)  # fmt: skip
 
 with Recipe("backtranslation", v.WORK) as run:
 
@@ -50,9 +50,7 @@ with Recipe("backtranslation", v.WORK) as run:
                 f"--destdir {name}/reverse/data-bin {vocabulary}"
             )
         if "all" in v.MODELS:
-            run(
-                f"nmt-preprocess {corpus.prefixes(text)} --destdir {name}/all/data-bin --vocab-from {genuine}/data-bin"
-            )
+            run(f"nmt-preprocess {corpus.prefixes(text)} --destdir {name}/all/data-bin --vocab-from {genuine}/data-bin")
         for seed in v.SEEDS:
             folder = f"{name}/seed-{seed}"
             datasets = {"genuine": f"{genuine}/data-bin", "all": f"{name}/all/data-bin"}
@@ -63,7 +61,10 @@ with Recipe("backtranslation", v.WORK) as run:
                     f"--sampling --top-k 10 --seed {seed} --precision fp32 --resume "
                     f"--output {folder}/synthetic/train.{source}"
                 )
-                run(f"cp {name}/monolingual.{target} {folder}/synthetic/train.{target}", f"{folder}/synthetic/train.{target}")
+                run(
+                    f"cp {name}/monolingual.{target} {folder}/synthetic/train.{target}",
+                    f"{folder}/synthetic/train.{target}",
+                )
                 run(
                     f"nmt-preprocess -s {source} -t {target} --trainpref {folder}/synthetic/train "
                     f'--source-tag "{TAG}" --vocab-from {genuine}/data-bin --destdir {folder}/synthetic/data-bin'

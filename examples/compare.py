@@ -70,8 +70,10 @@ def compare(models: dict[str, list[float]]) -> str:
     """The table of the BLEU of models, one value for each seed; the first model is the base."""
     spread, (first, *_) = Spread.of(models.values()), models
     rows = [
-        [name, str(len(values)), spread.mean(values).shown(2)]
-        + ["" if name == first else spread.difference(values, models[first]).shown(2, "+")]
+        [
+            *(name, str(len(values)), spread.mean(values).shown(2)),
+            "" if name == first else spread.difference(values, models[first]).shown(2, "+"),
+        ]
         for name, values in models.items()
     ]
     return table(["model", "seeds", "BLEU", f"− {first}"], rows)

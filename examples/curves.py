@@ -51,13 +51,15 @@ def read(argument: str) -> tuple[str, Metrics]:
 def plot(runs: Mapping[str, Metrics]) -> Figure:
     """A panel for each kind of value that a run has, one below the other. Exits with a message if there is none."""
     panels = {
-        title: keys for title, keys in PANELS.items() if any(key in metrics for metrics in runs.values() for key in keys)
+        title: keys
+        for title, keys in PANELS.items()
+        if any(key in metrics for metrics in runs.values() for key in keys)
     }
     if not panels:
         sys.exit("no run has a loss, a perplexity or BLEU: give the metrics.jsonl of a training run")
     figure = Figure(figsize=(5, 2.2 * len(panels) + 0.25 * (len(runs) + 1)), layout="constrained")
-    axes = None
-    for axes, (title, keys) in zip(figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], panels.items()):
+    every = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for axes, (title, keys) in zip(every, panels.items(), strict=True):
         axes.set_title(title, loc="left")
         axes.grid(alpha=0.3)
         if title == "Validation perplexity":
@@ -68,8 +70,8 @@ def plot(runs: Mapping[str, Metrics]) -> Figure:
                 points = metrics.get(key, {})
                 style = "--" if number >= 10 else "-"  # there are ten colors
                 axes.plot(list(points), list(points.values()), color=f"C{number}", linestyle=style, **thin)
-    axes.set_xlabel("updates")
-    lines = [axes.plot([], [], color=f"C{i}", linestyle="--" if i >= 10 else "-")[0] for i in range(len(runs))]
+    every[-1].set_xlabel("updates")
+    lines = [every[-1].plot([], [], color=f"C{i}", linestyle="--" if i >= 10 else "-")[0] for i in range(len(runs))]
     for text in figure.legend(lines, list(runs), loc="outside upper left", frameon=False).get_texts():
         text.set_parse_math(False)
     return figure

@@ -9,9 +9,9 @@ from steps import Recipe
 from variables import variables
 
 v = variables(
-    **dict(MULTI30K_DIR="", TANAKA_DIR="", CORPORA=list(CORPORA), SEEDS=[1, 2, 3], UPDATES=3000, NBEST=4),
-    **dict(VALIDATE_EVERY=250, VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE=""),
-)
+    MULTI30K_DIR="", TANAKA_DIR="", CORPORA=list(CORPORA), SEEDS=[1, 2, 3], UPDATES=3000, NBEST=4,
+    VALIDATE_EVERY=250, VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE="",
+)  # fmt: skip
 small = "--arch transformer_small --d-ff 512 --norm pre"
 deep = f"{small} --encoder-layers 6 --decoder-layers 2"
 

@@ -1,4 +1,4 @@
-"""Data diversification: a forward and a reverse model translate the training text; the final model also learns from that.
+"""Data diversification: two models translate the training text, forward and reverse; the final one learns from all.
 
 TEACHER_UPDATES is the number of updates of the forward and of the reverse model, UPDATES that of the final model.
 """
@@ -8,9 +8,9 @@ from steps import Recipe
 from variables import variables
 
 v = variables(
-    **dict(MULTI30K_BPE_DIR="", SEEDS=[1, 2, 3], VOCAB_SIZE=6000, UPDATES=10000, TEACHER_UPDATES=5000, PRECISION="fp32"),
-    **dict(ON_DEVICE=""),
-)
+    MULTI30K_BPE_DIR="", SEEDS=[1, 2, 3], VOCAB_SIZE=6000, UPDATES=10000, TEACHER_UPDATES=5000, PRECISION="fp32",
+    ON_DEVICE="",
+)  # fmt: skip
 options = (
     f"--arch transformer_tiny --share-embeddings all --norm pre --dropout 0.2 --precision {v.PRECISION} "
     "--batch-tokens 4096 --max-tokens 2048 --lr-schedule linear --lr 4e-3 --warmup-updates 500"

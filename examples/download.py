@@ -1,6 +1,6 @@
 """Downloads a file of known size and checksum; an interrupted download is resumed.
 
-    python examples/download.py URL FILE SIZE sha256:SUM
+python examples/download.py URL FILE SIZE sha256:SUM
 """
 
 import hashlib
@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-CURL = "curl --fail --location --show-error --retry 3 --connect-timeout 60 --speed-limit 1 --speed-time 60".split()
+CURL = ("curl", "--fail", "--location", "--show-error", "--retry", "3")
+PATIENCE = ("--connect-timeout", "60", "--speed-limit", "1", "--speed-time", "60")
 
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:
@@ -32,7 +33,8 @@ def download(url: str, path: Path, size: int, known: str) -> None:
     """Download a file; an interrupted download is resumed. Exits with a message if it fails."""
     part = path.with_name(f"{path.name}.part")
     try:
-        code = subprocess.call([*CURL, *([] if sys.stderr.isatty() else ["--silent"]), "-C", "-", "-o", part, url])
+        progress = [] if sys.stderr.isatty() else ["--silent"]
+        code = subprocess.call([*CURL, *PATIENCE, *progress, "-C", "-", "-o", part, url])
     except FileNotFoundError:
         sys.exit("curl is missing: install it, or give a folder with the files")
     fault = mismatch(part, size, known) if part.exists() else "no data"

@@ -5,10 +5,10 @@ from steps import Recipe
 from variables import variables
 
 v = variables(
-    **dict(MULTI30K_DIR="", SEEDS=[1], VOCAB_SIZE=6000, DROPOUT="0.3", BATCH_TOKENS=2048, LR="2e-3", WARMUP=200),
-    **dict(UPDATES=4000, VALIDATE_EVERY=250, AVERAGED=3, BEAM=4, LENGTH_PENALTY="1.5", PRECISION="fp32"),
-    **dict(SEARCH_PRECISION="fp32", ON_DEVICE=""),
-)
+    MULTI30K_DIR="", SEEDS=[1], VOCAB_SIZE=6000, DROPOUT="0.3", BATCH_TOKENS=2048, LR="2e-3", WARMUP=200,
+    UPDATES=4000, VALIDATE_EVERY=250, AVERAGED=3, BEAM=4, LENGTH_PENALTY="1.5", PRECISION="fp32",
+    SEARCH_PRECISION="fp32", ON_DEVICE="",
+)  # fmt: skip
 
 with Recipe("multi30k", v.WORK) as run:
     MULTI30K.fetch(run, v.MULTI30K_DIR)
@@ -30,5 +30,6 @@ with Recipe("multi30k", v.WORK) as run:
             f"2>&1 | tee seed-{seed}/scores.txt"
         )
     runs = " ".join(f"seed-{seed}" for seed in v.SEEDS)
-    run(f"python -m report {runs} --source text/test_2016_flickr.en.gz --reference text/test_2016_flickr.de.gz > report.md")
+    test = "--source text/test_2016_flickr.en.gz --reference text/test_2016_flickr.de.gz"
+    run(f"python -m report {runs} {test} > report.md")
     run.show("report.md")

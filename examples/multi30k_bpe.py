@@ -5,10 +5,10 @@ from steps import Recipe
 from variables import variables
 
 v = variables(
-    **dict(MULTI30K_BPE_DIR="", SEEDS=[1], DROPOUT="0.3", BATCH_TOKENS=7000, MAX_TOKENS=4096, LR="0.005", WARMUP=2000),
-    **dict(UPDATES=8000, PATIENCE=10, AVERAGED=10, BEAM=5, LENGTH_PENALTY="1", PRECISION="fp32"),
-    **dict(SEARCH_PRECISION="fp32", ON_DEVICE=""),
-)
+    MULTI30K_BPE_DIR="", SEEDS=[1], DROPOUT="0.3", BATCH_TOKENS=7000, MAX_TOKENS=4096, LR="0.005", WARMUP=2000,
+    UPDATES=8000, PATIENCE=10, AVERAGED=10, BEAM=5, LENGTH_PENALTY="1", PRECISION="fp32",
+    SEARCH_PRECISION="fp32", ON_DEVICE="",
+)  # fmt: skip
 
 with Recipe("multi30k-bpe", v.WORK) as run:
     SEGMENTED.fetch(run, v.MULTI30K_BPE_DIR)

@@ -10,9 +10,9 @@ from variables import variables
 
 DIRECTIONS = ["en-de", "de-en", "en-ja", "ja-en"]
 v = variables(
-    **dict(MULTI30K_DIR="", TANAKA_DIR="", DIRECTIONS=DIRECTIONS, SEEDS=[1], UPDATES=8000, SINGLE_UPDATES=0),
-    **dict(VOCAB_SIZE=8000, MIX_TEMPERATURE="5", VALIDATE_EVERY=250, PRECISION="fp32", ON_DEVICE="--threads 1"),
-)
+    MULTI30K_DIR="", TANAKA_DIR="", DIRECTIONS=DIRECTIONS, SEEDS=[1], UPDATES=8000, SINGLE_UPDATES=0,
+    VOCAB_SIZE=8000, MIX_TEMPERATURE="5", VALIDATE_EVERY=250, PRECISION="fp32", ON_DEVICE="--threads 1",
+)  # fmt: skip
 corpora = {direction: TANAKA if "ja" in direction else MULTI30K for direction in v.DIRECTIONS}
 sides = {direction: direction.split("-") for direction in v.DIRECTIONS}
 tags = {direction: f'"<2{target}>"' for direction, (_, target) in sides.items()}

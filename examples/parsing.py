@@ -11,9 +11,9 @@ from steps import Recipe
 from variables import variables
 
 v = variables(
-    **dict(TREEBANK_DIR="", EXTRA="", SIZE=("small", "paper"), PART="dev", UPDATES="", NBEST="", BEAM=21, AVERAGED=5),
-    **dict(LENGTH_PENALTY="0.3", ON_DEVICE=""),
-)
+    TREEBANK_DIR="", EXTRA="", SIZE=("small", "paper"), PART="dev", UPDATES="", NBEST="", BEAM=21, AVERAGED=5,
+    LENGTH_PENALTY="0.3", ON_DEVICE="",
+)  # fmt: skip
 if v.SIZE == "paper":
     model = "--encoder-layers 4 --decoder-layers 4 --d-model 1024 --share-embeddings none --attention-dropout 0.2"
     batches = "--batch-tokens 25000 --max-tokens 4096 --lr-schedule paper --lr-scale 0.5 --warmup-updates 16000"
@@ -42,8 +42,9 @@ with Recipe("parsing", v.WORK, "semi-supervised" if v.EXTRA else "treebank") as 
     for split, file in trees.items():
         texts = [f"text/{split}.{ending}" for ending in ("txt", "words", "tree")]
         run(f"python -m linearize lexicon.txt text/{split} {file}", *texts)
+    prefixes = " ".join(f"--trainpref text/{split}" for split in training)
     run(
-        f"nmt-preprocess -s words -t tree --destdir data-bin {' '.join(f'--trainpref text/{name}' for name in training)} "
+        f"nmt-preprocess -s words -t tree --destdir data-bin {prefixes} "
         "--validpref text/dev --testpref text/dev --tokenizer space --separate-vocab --max-length 512"
     )
     run(

@@ -2,8 +2,8 @@
 
     python examples/report.py work/seed-1 work/seed-2 --source test.en.gz --reference test.de.gz > report.md
 
-The folder of a run has `checkpoints`, the save folder of nmt-train; `translation.LANG`, the translation of the test set;
-and `scores.txt`, which is what nmt-generate printed.
+The folder of a run has `checkpoints`, the save folder of nmt-train; `translation.LANG`, the translation of the test
+set; and `scores.txt`, which is what nmt-generate printed.
 """
 
 import argparse

@@ -27,6 +27,7 @@ from download import checksum, download
 EXAMPLES = Path(__file__).resolve().parent
 OUTPUT_WORDS = ("--output", "--destdir", "--save-dir", ">", "tee")  # the output of a command follows these words
 
+
 class Recipe:
     """The work folder of a recipe, for one run at a time; called with a command, it runs the command unless it is done.
 
@@ -48,7 +49,9 @@ class Recipe:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                sys.exit(f"{self.work} is in use by another run: wait for it or stop it, or give a different WORK=folder")
+                sys.exit(
+                    f"{self.work} is in use by another run: wait for it or stop it, or give a different WORK=folder"
+                )
             except OSError:
                 pass  # a file system without locks
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -69,10 +72,8 @@ class Recipe:
         if number != signal.SIGINT:  # the terminal sends it to both
             self._process.send_signal(number)
 
-    def __call__(
-        self, command: str, *makes: str, launch: str = "", machine: str = "", resumable: str = ""
-    ) -> bool:
-        """Run a command that makes the files `makes` and those after `OUTPUT_WORDS`, unless they are made; return if so.
+    def __call__(self, command: str, *makes: str, launch: str = "", machine: str = "", resumable: str = "") -> bool:
+        """Run a command that makes the files `makes` and those after `OUTPUT_WORDS`; return if it was not done.
 
         Its inputs are all outputs of earlier commands that it names, and the files that it names by absolute paths.
         `launch` and `machine` precede and follow the command and do not count as changes. `resumable` follows it too: a
@@ -90,7 +91,9 @@ class Recipe:
             return False
         stamp = self._stamp(outputs[0])
         before = _read(stamp)
-        if before == {"base": base, "digest": digest, "done": True} and all(map(self._exists, outputs)):
+        if before == {"base": base, "digest": digest, "done": True} and all(
+            (self.work / output).exists() for output in outputs
+        ):
             return False
         if "--save-dir" in words and before.get("base", base) != base:
             self._set_aside(outputs[0], before["base"], base)
@@ -102,10 +105,12 @@ class Recipe:
         _write(stamp, {"base": base, "digest": digest, "done": False})
         print(shown, flush=True)
         self._run(shown)
-        if missing := [output for output in outputs if not self._exists(output)]:
+        if missing := [output for output in outputs if not (self.work / output).exists()]:
             sys.exit(f"{missing[0]} was not written by: {shown}")
-        for output in outputs:
-            _sync(self.work / output)
+        for path in (self.work / output for output in outputs):
+            if path.is_file():  # nmtkit has written its folders to disk
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
         _write(stamp, {"base": base, "digest": digest, "done": True})
         return True
 
@@ -117,7 +122,7 @@ class Recipe:
         target, is_url = self.work / name, source.startswith(("https:", "file:"))
         if self.lists_only:
             return
-        if not source and not target.exists() or source and not is_url and not Path(source).exists():
+        if not is_url and not (Path(source) if source else target).exists():
             sys.exit(f"{source or name}: missing: {how_to_get}")
         digest = known.partition(":")[2] if is_url else checksum(Path(source) if source else target)
         self._digests[name] = digest
@@ -140,9 +145,6 @@ class Recipe:
         """Print a result."""
         if not self.lists_only:
             print(*self.lines(name), sep="\n", flush=True)
-
-    def _exists(self, output: str) -> bool:
-        return (self.work / output).exists()
 
     def _stamp(self, output: str) -> Path:
         path = self.work / output
@@ -200,10 +202,3 @@ def _write(stamp: Path, record: dict[str, object]) -> None:
     part = stamp.with_name(f"{stamp.name}.part")
     part.write_text(json.dumps(record), encoding="utf-8")
     part.replace(stamp)
-
-
-def _sync(path: Path) -> None:
-    """Write a file to disk before its record; the commands of nmtkit do so with their folders."""
-    if path.is_file():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())

@@ -9,10 +9,10 @@ from variables import variables
 
 MODELS = ["transformer", "recurrent", "convolutional"]
 v = variables(
-    **dict(MULTI30K_DIR="", TANAKA_DIR="", CORPORA=list(CORPORA), MODELS=MODELS, SEEDS=[1, 2, 3], UPDATES=1000),
-    **dict(TRANSFORMER_LR="2e-3", RECURRENT_LR="8e-3", CONVOLUTIONAL_LR="1.6e-2", VALIDATE_EVERY=125, VOCAB_SIZE=6000),
-    **dict(ON_DEVICE="--threads 1"),
-)
+    MULTI30K_DIR="", TANAKA_DIR="", CORPORA=list(CORPORA), MODELS=MODELS, SEEDS=[1, 2, 3], UPDATES=1000,
+    TRANSFORMER_LR="2e-3", RECURRENT_LR="8e-3", CONVOLUTIONAL_LR="1.6e-2", VALIDATE_EVERY=125, VOCAB_SIZE=6000,
+    ON_DEVICE="--threads 1",
+)  # fmt: skip
 options = {  # equal widths and nearly equal numbers of parameters, with a schedule for each model
     "transformer": f"--arch transformer_small --d-ff 512 --norm pre --lr-schedule linear --lr {v.TRANSFORMER_LR}",
     "recurrent": f"--arch lstm_small --encoder-layers 2 --lr-schedule cosine --lr {v.RECURRENT_LR} --clip-norm 5",
@@ -31,9 +31,10 @@ with Recipe("table2", v.WORK) as run:
             _, model, seed = folder.split("/")
             run(
                 f"nmt-train {data} --save-dir {folder}/checkpoints {options[model]} --warmup-updates 200 --dropout 0.2 "
-                f"--label-smoothing 0.1 --precision fp32 --batch-tokens 2048 --max-tokens 1024 --max-updates {v.UPDATES} "
-                f"--validate-every {v.VALIDATE_EVERY} --valid-bleu --log-every {v.VALIDATE_EVERY} --save-minutes 0 "
-                f"--keep-last 1 --keep-best 0 --seed {seed.removeprefix('seed-')}",
+                f"--label-smoothing 0.1 --precision fp32 --batch-tokens 2048 --max-tokens 1024 "
+                f"--max-updates {v.UPDATES} --validate-every {v.VALIDATE_EVERY} --valid-bleu "
+                f"--log-every {v.VALIDATE_EVERY} --save-minutes 0 --keep-last 1 --keep-best 0 "
+                f"--seed {seed.removeprefix('seed-')}",
                 machine=v.ON_DEVICE,
             )
             run(f"nmt-average {folder}/checkpoints --last 1 --output {folder}/averaged.pt")

@@ -1,8 +1,8 @@
 """Table 3 of the paper, row by row: variations of the base model, scaled down by WIDTH and DEPTH.
 
-More UPDATES continue finished rows, because the paper's schedule does not depend on their number. CORPUS is a folder with
-both sides of TRAIN and VALID; by default Multi30k is downloaded. POSITIONS=1 trains base and learned positions, also on
-pairs of at most SHORT tokens per side, and tests them by length.
+More UPDATES continue finished rows, because the paper's schedule does not depend on their number. CORPUS is a folder
+with both sides of TRAIN and VALID; by default Multi30k is downloaded. POSITIONS=1 trains base and learned positions,
+also on pairs of at most SHORT tokens per side, and tests them by length.
 """
 
 import sys
@@ -15,12 +15,12 @@ sys.path.append(str(EXAMPLES / "table3"))
 from variations import ROWS, options
 
 v = variables(
-    **dict(CORPUS="", TRAIN="train", VALID="val", SOURCE="en", TARGET="de", ENDING=".gz", POSITIONS=0, SHORT=15),
-    **dict(UPDATES=3000, WIDTH=4, DEPTH=2, ROWS="base a_h1 c_n2 c_n8 d_dropout0 e_learned", SEEDS=[1, 2, 3]),
-    **dict(VOCAB_SIZE=4000, BATCH_TOKENS=4096, WARMUP=1000, LR_SCALE="1", VALIDATE_EVERY=250, PRECISION="fp32"),
-    **dict(ON_DEVICE=""),
-)
-rows = "base e_learned".split() if v.POSITIONS else v.ROWS.split()
+    CORPUS="", TRAIN="train", VALID="val", SOURCE="en", TARGET="de", ENDING=".gz", POSITIONS=0, SHORT=15,
+    UPDATES=3000, WIDTH=4, DEPTH=2, ROWS="base a_h1 c_n2 c_n8 d_dropout0 e_learned", SEEDS=[1, 2, 3],
+    VOCAB_SIZE=4000, BATCH_TOKENS=4096, WARMUP=1000, LR_SCALE="1", VALIDATE_EVERY=250, PRECISION="fp32",
+    ON_DEVICE="",
+)  # fmt: skip
+rows = ["base", "e_learned"] if v.POSITIONS else v.ROWS.split()
 if unknown := set(rows) - ROWS.keys():
     sys.exit(f"ROWS={v.ROWS}: no row {min(unknown)}: use {', '.join(ROWS)}")
 
@@ -50,7 +50,9 @@ with Recipe("table3", v.WORK) as run:
         MULTI30K.fetch(run, "", "text", ("train", "val"))
     prefixes = " ".join(f"--trainpref text/{split}" for split in train_texts)
     texts = f"-s {v.SOURCE} -t {v.TARGET} {prefixes} --validpref {valid}"  # the paper's table has no test set
-    run(f"nmt-preprocess {texts} --destdir data-bin --vocab-size {v.VOCAB_SIZE} --character-coverage 1 --max-length 250")
+    run(
+        f"nmt-preprocess {texts} --destdir data-bin --vocab-size {v.VOCAB_SIZE} --character-coverage 1 --max-length 250"
+    )
     seeds = v.SEEDS[:1] if v.POSITIONS else v.SEEDS
     folders = {f"seed-{seed}/{row}": (row, seed) for seed in seeds for row in rows}
     for folder, (row, seed) in folders.items():

@@ -5,9 +5,9 @@ from steps import Recipe
 from variables import variables
 
 v = variables(
-    **dict(TANAKA_DIR="", VOCAB_SIZE=6000, DROPOUT="0.3", BATCH_TOKENS=2048, LR="2e-3", WARMUP=200, UPDATES=2000),
-    **dict(VALIDATE_EVERY=250, AVERAGED=3, BEAM=5, PRECISION="fp32", SEARCH_PRECISION="fp32", ON_DEVICE=""),
-)
+    TANAKA_DIR="", VOCAB_SIZE=6000, DROPOUT="0.3", BATCH_TOKENS=2048, LR="2e-3", WARMUP=200, UPDATES=2000,
+    VALIDATE_EVERY=250, AVERAGED=3, BEAM=5, PRECISION="fp32", SEARCH_PRECISION="fp32", ON_DEVICE="",
+)  # fmt: skip
 
 with Recipe("tanaka", v.WORK) as run:
     TANAKA.fetch(run, v.TANAKA_DIR)

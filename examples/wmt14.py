@@ -13,9 +13,9 @@ from steps import Recipe
 from variables import variables
 
 v = variables(
-    **dict(PAIR=("en-de", "en-fr"), SIZE=("base", "big"), DATA_DIR="", GPUS="", NODES=1, CORES=os.cpu_count() or 1),
-    **dict(SMOKE=0, BATCH_TOKENS="", MAX_TOKENS="", UPDATES="", BEAM=4, LENGTH_PENALTY="0.6"),
-)
+    PAIR=("en-de", "en-fr"), SIZE=("base", "big"), DATA_DIR="", GPUS="", NODES=1, CORES=os.cpu_count() or 1,
+    SMOKE=0, BATCH_TOKENS="", MAX_TOKENS="", UPDATES="", BEAM=4, LENGTH_PENALTY="0.6",
+)  # fmt: skip
 try:
     gpus = int(v.GPUS or subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU "))
 except FileNotFoundError:
@@ -64,8 +64,10 @@ with Recipe("wmt14", v.WORK, "smoke" if v.SMOKE else "") as run:
     if v.NODES > 1:
         together = f"--nnodes {v.NODES} --rdzv-backend c10d --rdzv-id {pair}-{v.SIZE} --rdzv-endpoint HOST:29400"
         print(f"The dataset is ready. Run on each machine in {run.work}, with the name of one of them as HOST:")
-        print(f"torchrun --no-python {together} --nproc-per-node {max(1, gpus)} --max-restarts 3 "
-              f"nmt-train {pair}/data-bin --save-dir {size}/checkpoints {training} {on_device}")
+        print(
+            f"torchrun --no-python {together} --nproc-per-node {max(1, gpus)} --max-restarts 3 "
+            f"nmt-train {pair}/data-bin --save-dir {size}/checkpoints {training} {on_device}"
+        )
         sys.exit("Then run this recipe again without NODES.")
     run(f"nmt-train {pair}/data-bin --save-dir {size}/checkpoints {training}", launch=launch, machine=on_device)
     run(f"nmt-average {size}/checkpoints --last {averaged} --output {size}/averaged.pt")

@@ -1,6 +1,6 @@
 """Compares teachers with their students, as Markdown.
 
-    python -m compare_students multi30k/seed-1/measures.json multi30k/seed-2/measures.json > report.md
+python -m compare_students multi30k/seed-1/measures.json multi30k/seed-2/measures.json > report.md
 """
 
 import json
@@ -19,9 +19,9 @@ HEADER = (
     *("parameters, 10⁶", "int8, MB"),
 )
 NOTE = (
-    "± is half of a 95 % interval over seeds, whose spread is pooled over the rows. Speed: sentences of the test set per "
-    "second of processor time on one thread, tokenization included; median of three turns, mean over seeds. The plain "
-    "model has the student's size and was trained on the references instead of the teacher's translations."
+    "± is half of a 95 % interval over seeds, whose spread is pooled over the rows. Speed: sentences of the test set "
+    "per second of processor time on one thread, tokenization included; median of three turns, mean over seeds. The "
+    "plain model has the student's size and was trained on the references instead of the teacher's translations."
 )
 
 
@@ -35,21 +35,18 @@ def report(measures: Sequence[Sequence[dict[str, Any]]]) -> str:
     speeds = {setting: mean(one["speed"] for one in several) for setting, several in results.items()}
     spread, rows = Spread.of(scores.values()), []
     for setting, several in results.items():
-        above = spread.difference(scores[setting], scores[TEACHER])
+        gain = spread.difference(scores[setting], scores[TEACHER])
         search = "greedy" if setting.beam == 1 else f"beam {setting.beam}"
         rows.append(
             [
                 *(setting.model, f"{search}, shortlist" if setting.shortlist else search, setting.precision),
-                *(spread.mean(scores[setting]).shown(2), "" if setting == TEACHER else above.shown(2, "+")),
+                *(spread.mean(scores[setting]).shown(2), "" if setting == TEACHER else gain.shown(2, "+")),
                 *(f"{speeds[setting]:.0f}", f"{speeds[setting] / speeds[TEACHER]:.1f}"),
                 *(f"{several[0]['parameters'] / 1e6:.2f}", f"{several[0]['int8_megabytes']:.1f}"),
             ]
         )
-    above = spread.difference(scores[STUDENT], scores[TEACHER])
-    summary = (
-        f"The greedy student with a shortlist has {above.mean:+.2f} BLEU and {speeds[STUDENT] / speeds[TEACHER]:.1f} times "
-        "the speed of its teacher."
-    )
+    above, times = spread.difference(scores[STUDENT], scores[TEACHER]).mean, speeds[STUDENT] / speeds[TEACHER]
+    summary = f"The greedy student with a shortlist has {above:+.2f} BLEU and {times:.1f} times its teacher's speed."
     return "\n\n".join([table(HEADER, rows), summary, NOTE])
 
 

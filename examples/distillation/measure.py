@@ -7,7 +7,6 @@ also has its shortlist.
 """
 
 import json
-import re
 import sys
 import tempfile
 import time
@@ -78,9 +77,8 @@ def size(path: Path) -> dict[str, float]:
 
 
 def main(folder: Path, source: Path, reference: Path) -> None:
-    sides, language = [list(read_lines(path)) for path in (source, reference)], re.search(r"\.(\w\w)(\.gz)?$", str(reference))
-    assert language
-    print(json.dumps(measure(folder, *sides, language[1])))
+    language = reference.name.removesuffix(".gz").rpartition(".")[2]
+    print(json.dumps(measure(folder, list(read_lines(source)), list(read_lines(reference)), language)))
 
 
 if __name__ == "__main__":

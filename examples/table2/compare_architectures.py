@@ -85,7 +85,9 @@ def at_equal_cost(runs: Runs, axis: str) -> str:
     cheapest = min(getattr(run.validations[-1], axis) for several in runs.values() for run in several)
     rows = []
     for cost in (share * cheapest for share in SHARES):
-        readings = [[run.at(axis, cost, value) for run in runs[model]] for value in ("bleu", "perplexity") for model in runs]
+        readings = [
+            [run.at(axis, cost, value) for run in runs[model]] for value in ("bleu", "perplexity") for model in runs
+        ]
         cells = [spread([one for one in own if one is not None]) if None not in own else "" for own in readings]
         rows.append([f"{cost:.3g}", *cells])
     return table([AXES[axis], *(f"{model}, {value}" for value in ("BLEU", "perplexity") for model in runs)], rows)

@@ -98,10 +98,10 @@ def main(paths: Iterable[Path]) -> None:
     results = read(paths)
     print(table(HEADER, [cells(name, results) for name in results]))
     every = [line for several in results.values() for line in several]
-    minutes = [float(line["minutes"]) for line in every]
+    minutes, operations = [float(line["minutes"]) for line in every], sum(float(line["operations"]) for line in every)
     print(
         f"\n{len(every)} training runs of {int(every[0]['updates']):,} updates, {statistics.mean(minutes):.0f} minutes "
-        f"each ({sum(minutes) / 60:.1f} hours in all), {sum(float(line['operations']) for line in every):.2g} operations."
+        f"each ({sum(minutes) / 60:.1f} hours in all), {operations:.2g} operations."
     )
 
 

@@ -33,7 +33,13 @@ def result(folder: Path) -> list[object]:
     settings = json.dumps({name: value for name, value in shared.items() if name not in own}, sort_keys=True)
     sizes = (model.encoder_layers, model.d_model, model.d_ff, model.heads, model.key_size, model.value_size)
     return [
-        *(folder.name, options["batches"]["seed"], progress["update"], f"{progress['valid_ppl']:.4f}", read_bleu(folder)),
+        *(
+            folder.name,
+            options["batches"]["seed"],
+            progress["update"],
+            f"{progress['valid_ppl']:.4f}",
+            read_bleu(folder),
+        ),
         *(", ".join(map(str, sizes)), sum(weights.numel() for weights in trained.weights.values())),
         *(f"{progress['minutes']:.1f}", f"{progress['flops']:.4g}", hashlib.sha256(settings.encode()).hexdigest()[:8]),
     ]

@@ -68,7 +68,8 @@ def lines_of(archive: Path, member: str) -> Iterator[bytes]:
     with tarfile.open(archive, "r|*") as files:
         for entry in files:
             if entry.name == member and (file := files.extractfile(entry)):
-                yield from (line.rstrip(b"\n") for line in (gzip.open(file) if member.endswith(".gz") else file))
+                lines = gzip.GzipFile(fileobj=file) if member.endswith(".gz") else file
+                yield from (line.rstrip(b"\n") for line in lines)
                 return
     sys.exit(f"{archive} has no {member}")
 
@@ -105,9 +106,7 @@ def side_by_side(sides: Iterable[Iterator[bytes]], name: str) -> Iterator[tuple[
 def pairs_of(corpus: str, target: str, archive: Path, dropped: Counter[str]) -> Iterator[tuple[str, str]]:
     """The pairs of a corpus."""
     pattern = CORPORA[corpus][1]
-    names = [
-        pattern.format(target=target, side=side, kind=kind) for side, kind in (("en", "src"), (target, "ref"))
-    ]
+    names = [pattern.format(target=target, side=side, kind=kind) for side, kind in (("en", "src"), (target, "ref"))]
     sides = [lines_of(archive, name) for name in names]
     if not pattern.endswith(".sgm"):
         yield from cleaned(side_by_side(sides, corpus), dropped)
@@ -123,7 +122,9 @@ def main() -> None:
     parser.add_argument("corpus", choices=CORPORA)
     parser.add_argument("files", nargs=2, type=Path, metavar="FILE", help="the two files to write, FILE.en first")
     parser.add_argument("--archives", required=True, type=Path, help="folder of the archives")
-    parser.add_argument("--smoke", type=Path, help="folder with the archives of smoke_archives.py, instead of the server")
+    parser.add_argument(
+        "--smoke", type=Path, help="folder with the archives of smoke_archives.py, instead of the server"
+    )
     arguments = parser.parse_args()
     archive, files = arguments.archives / CORPORA[arguments.corpus][0], arguments.files
     known = known_archives(arguments.smoke / LIST.name if arguments.smoke else LIST)[archive.name]
@@ -134,7 +135,8 @@ def main() -> None:
     count = 0
     parts = [path.with_name(f"{path.name}.part") for path in files]
     with parts[0].open("wb") as source, parts[1].open("wb") as target:
-        for count, pair in enumerate(pairs_of(arguments.corpus, files[1].suffix[1:], archive, dropped), 1):
+        for pair in pairs_of(arguments.corpus, files[1].suffix[1:], archive, dropped):
+            count += 1
             for file, line in zip((source, target), pair, strict=True):
                 file.write(f"{line}\n".encode())
     for part, path in zip(parts, files, strict=True):

@@ -1,6 +1,6 @@
 """Compares the cost of a training run with the paper's.
 
-    python -m cost SAVE_DIR en-de base
+python -m cost SAVE_DIR en-de base
 """
 
 import sys

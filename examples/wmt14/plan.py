@@ -89,8 +89,8 @@ def plan(pair: str, size: str, text_gb: float, vocabulary: int, flags: list[str]
         "disk": ", ".join(f"{part} {gb:.3g} GB" for part, gb in parts.items())
         + f"; {shutil.disk_usage(Path.cwd()).free / 1e9:.3g} GB free",
         "updates": f"{updates} of about {batch_tokens} target tokens, on any number of devices",
-        "time": f"about {hours:.3g} hours of training on {devices} × {name} ({per_second:.3g} target tokens a second each "
-        "in a trial), without validations",
+        "time": f"about {hours:.3g} hours of training on {devices} × {name}, without validations "
+        f"({per_second:.3g} target tokens a second each in a trial)",
         "cost": f"{paper.counted_flops(config, vocabulary, updates, batch_tokens):.2g} floating-point operations",
         "the paper": f"{published.updates} updates in {published.hours:g} hours on {paper.GPUS} × {paper.GPU}: "
         f"{published.flops:.2g} by time × GPUs × rate",

@@ -2,8 +2,9 @@
 
     python -m smoke_archives FOLDER
 
-writes FOLDER/archives.txt and the archives that it lists. The text is the demo's, with its constructed language in place
-of German and French. Like the real text, it has pairs that are to be dropped, and characters that .sgm files escape.
+writes FOLDER/archives.txt and the archives that it lists. The text is the demo's, with its constructed language in
+place of German and French. Like the real text, it has pairs that are to be dropped, and characters that .sgm files
+escape.
 """
 
 import gzip
@@ -40,7 +41,7 @@ def content(member: str, lines: list[str]) -> bytes:
     if member.endswith(".sgm"):
         parts = [f'<srcset setid="{member}" srclang="any">']
         for start in range(0, len(lines), 10):
-            parts.append('<doc docid="{start}" genre="news" origlang="en">\n<p>')
+            parts.append(f'<doc docid="{start}" genre="news" origlang="en">\n<p>')
             parts += [f'<seg id="1">{html.escape(line, quote=False)}</seg>' for line in lines[start : start + 10]]
             parts.append("</p>\n</doc>")
         lines = [*parts, "</srcset>"]
