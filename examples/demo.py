@@ -33,7 +33,7 @@ with Recipe("demo", v.WORK) as run:
     for lines in list(zip(english, translation, reference, strict=True))[:5]:
         print("\nEnglish      {}\ntranslation  {}\nreference    {}".format(*lines))
     print(f"\nThe {len(english)} sentences of the unseen test set:")
-    run.show("scores.txt")
+    run.show("scores.txt", "BLEU", "chrF")
     found = re.search(r"^BLEU.* = ([\d.]+) ", "\n".join(run.lines("scores.txt")), re.MULTILINE)
     if v.UPDATES >= 700 and not (found and float(found[1]) >= 95):
         sys.exit("below 95 BLEU: something is broken")

@@ -11,17 +11,21 @@ from steps import Recipe
 from variables import variables
 
 v = variables(
-    TREEBANK_DIR="", EXTRA="", SIZE=("small", "paper"), PART="dev", UPDATES="", NBEST="", BEAM=21, AVERAGED=5,
-    LENGTH_PENALTY="0.3", ON_DEVICE="",
+    TREEBANK_DIR="", EXTRA="", SIZE=("small", "paper"), PART="dev", UPDATES="", VALIDATE_EVERY="", NBEST="", BEAM=21,
+    AVERAGED=5, LENGTH_PENALTY="0.3", ON_DEVICE="",
 )  # fmt: skip
 if v.SIZE == "paper":
     model = "--encoder-layers 4 --decoder-layers 4 --d-model 1024 --share-embeddings none --attention-dropout 0.2"
     batches = "--batch-tokens 25000 --max-tokens 4096 --lr-schedule paper --lr-scale 0.5 --warmup-updates 16000"
-    updates, every, nbest = v.UPDATES or 100000, 1000, v.NBEST or 1
+    updates, every, nbest = v.UPDATES or 100000, v.VALIDATE_EVERY or 1000, v.NBEST or 1
 else:
     model = "--arch transformer_tiny --d-ff 512 --norm pre"
     batches = "--batch-tokens 1024 --max-tokens 1024 --lr-schedule linear --lr 2e-3 --warmup-updates 300"
-    updates, every, nbest = v.UPDATES or 5000, 250, v.NBEST or v.BEAM  # the hypothesis that fits the words best is used
+    updates, every, nbest = (
+        v.UPDATES or 5000,
+        v.VALIDATE_EVERY or 250,
+        v.NBEST or v.BEAM,
+    )  # the hypothesis that fits the words best is used
 
 with Recipe("parsing", v.WORK, "semi-supervised" if v.EXTRA else "treebank") as run:
     trees = {}

@@ -91,15 +91,14 @@ class Recipe:
             return False
         stamp = self._stamp(outputs[0])
         before = _read(stamp)
-        if before == {"base": base, "digest": digest, "done": True} and all(
-            (self.work / output).exists() for output in outputs
-        ):
-            return False
         if "--save-dir" in words and before.get("base", base) != base:
             self._set_aside(outputs[0], before["base"], base)
-        elif before.get("base") != base:  # unfinished output of a different command
-            for output in outputs:
-                (self.work / f"{output}.partial").unlink(missing_ok=True)
+            before = _read(stamp)
+        is_done = before == {"base": base, "digest": digest, "done": True}
+        if is_done and all((self.work / output).exists() for output in outputs):
+            return False
+        for output in outputs if before.get("base") != base else ():  # unfinished, of a different command
+            (self.work / f"{output}.partial").unlink(missing_ok=True)
         for output in outputs:
             (self.work / output).parent.mkdir(parents=True, exist_ok=True)
         _write(stamp, {"base": base, "digest": digest, "done": False})
@@ -141,10 +140,10 @@ class Recipe:
         """The lines of a result."""
         return (self.work / name).read_text(encoding="utf-8").splitlines()
 
-    def show(self, name: str) -> None:
-        """Print a result."""
+    def show(self, name: str, *starts: str) -> None:
+        """Print a result, or its lines with a given start."""
         if not self.lists_only:
-            print(*self.lines(name), sep="\n", flush=True)
+            print(*(line for line in self.lines(name) if line.startswith(starts or "")), sep="\n", flush=True)
 
     def _stamp(self, output: str) -> Path:
         path = self.work / output

@@ -24,4 +24,4 @@ with Recipe("tanaka", v.WORK) as run:
         f"nmt-generate --checkpoint averaged.pt --input text/test.en.gz --output translation.ja --beam {v.BEAM} "
         f"--precision {v.SEARCH_PRECISION} --reference text/test.ja.gz --sacrebleu 2>&1 | tee scores.txt"
     )
-    run.show("scores.txt")
+    run.show("scores.txt", "BLEU", "chrF")
