@@ -1,0 +1,163 @@
+"""The recipes: their commands and settings, the Makefile that calls them, and complete runs of some."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from make_corpus import english, make, ravic
+from patience import PATIENCE
+from repository import ROOT
+
+from nmtkit.cli.start import load_command
+from nmtkit.cli.train import choose_model
+from nmtkit.cli.train import main as nmt_train
+from nmtkit.model.architectures import make_model
+from nmtkit.model.flops import training_flops
+
+EXAMPLES = ROOT / "examples"
+RECIPES = sorted(path.stem for path in EXAMPLES.glob("*.py") if "with Recipe(" in path.read_text(encoding="utf-8"))
+NAMES = "preprocess|train|average|generate|score|export"
+
+
+def listed(recipe: str, *arguments: str) -> list[str]:
+    """The commands of a recipe."""
+    script = [sys.executable, str(EXAMPLES / f"{recipe}.py"), "--list", *arguments]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def options_of(command: str, line: str) -> list[str]:
+    """The words after nmt-COMMAND in a line, without redirections."""
+    return shlex.split(re.sub(r" (2>&1|>|\|) .*", "", line.partition(f"nmt-{command} ")[2]))
+
+
+def parsed(flags: list[str]) -> dict[str, Any]:
+    """The options of nmt-train by name."""
+    with nmt_train.make_context("nmt-train", flags) as context:
+        choose_model(context.params)
+        return context.params
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_all_commands_of_a_recipe_have_valid_options(recipe: str) -> None:
+    found = [(name, line) for line in listed(recipe) for name in re.findall(rf"\bnmt-({NAMES}) ", line)[:1]]
+    assert {"preprocess", "train", "average", "generate"} <= {name for name, _ in found}
+    for name, line in found:
+        load_command(name).make_context(f"nmt-{name}", options_of(name, line))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_make_has_a_target_for_each_recipe(recipe: str) -> None:
+    assert f"$(call recipe,{recipe}.py" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_make_passes_variables_of_its_command_line_and_the_environment(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/bash\n[ "$1" = -c ] || printf "%s|" "$1" "$MULTI30K_DIR" "$SEEDS" "${WORK-unset}"\n')
+    python.chmod(0o755)
+    for name in ("setup.py", "constraints.txt", ".venv/installed-by-python3"):
+        (tmp_path / name).touch()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    environment |= {"SEEDS": "1 2", "WORK": "the cluster's"}
+    for given, work in ((), "unset"), (("WORK=own folder",), "own folder"):
+        command = ["make", "--no-print-directory", "multi30k-en-de", "MULTI30K_DIR=my text", *given]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.stdout == f"examples/multi30k.py|my text|1 2|{work}|", done.stderr
+    (tmp_path / ".venv/installed-by-python3").write_text("elsewhere\n")
+    moved = subprocess.run(["make", "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (moved.returncode, ".venv was made in another folder" in moved.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("pair", "size", "expected"),
+    [
+        ("en-de", "base", "--dropout 0.1 --max-updates 100000 --keep-last 5 --vocab-size 37000"),
+        ("en-de", "big", "--dropout 0.3 --max-updates 300000 --keep-last 20 --vocab-size 37000"),
+        ("en-fr", "base", "--dropout 0.1 --max-updates 100000 --keep-last 5 --vocab-size 32000"),
+        ("en-fr", "big", "--dropout 0.1 --max-updates 300000 --keep-last 20 --vocab-size 32000"),
+    ],
+)
+def test_the_settings_of_wmt14_are_those_of_the_paper(pair: str, size: str, expected: str) -> None:
+    shown = " ".join(listed("wmt14", f"PAIR={pair}", f"SIZE={size}", "GPUS=1"))
+    same = "--label-smoothing 0.1 --warmup-updates 4000 --batch-tokens 25000 --beam 4 --length-penalty 0.6"
+    for option in re.findall(r"--\S+ \S+", f"{expected} {same} --arch transformer_{size}"):
+        assert f" {option} " in shown, option
+
+
+def test_an_update_of_wmt14_is_the_same_on_any_number_of_gpus() -> None:
+    alone, among = ([line for line in listed("wmt14", f"GPUS={gpus}") if "nmt-train" in line] for gpus in (1, 8))
+    assert among == [f"torchrun --no-python --standalone --nproc-per-node 8 --max-restarts 3 {line}" for line in alone]
+
+
+def test_the_models_of_table2_have_equal_parameters_and_cost_within_5_percent() -> None:
+    lines = [line for line in listed("table2", "CORPORA=multi30k", "SEEDS=1") if line.startswith("nmt-train")]
+    configs = [parsed(options_of("train", line))["model"] for line in lines]
+    lengths = np.full(10, 14)
+    parameters = [sum(weight.numel() for weight in make_model(config, 6000, 6000).parameters()) for config in configs]
+    costs = [training_flops(config, 6000, lengths, lengths) for config in configs]
+    assert len(configs) == 3
+    assert max(parameters) < 1.05 * min(parameters)
+    assert max(costs) < 1.05 * min(costs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl, which downloads the archives, is not there")
+def test_wmt14_runs_from_download_to_scores_and_a_second_run_does_nothing(tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        script = [
+            sys.executable,
+            str(EXAMPLES / "wmt14.py"),
+            f"WORK={tmp_path}/my work",
+            "SMOKE=1",
+            "GPUS=0",
+            *arguments,
+        ]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first, work = run(), tmp_path / "my work/smoke/en-de"
+    assert first.index("The plan") < first.index("nmt-preprocess") < first.index("nmt-train")
+    report = (work / "base/scores.txt").read_text(encoding="utf-8")
+    assert [name.split("|")[4] for name in re.findall(r"^(?:BLEU|chrF2)\|\S+", report, re.MULTILINE)] == [
+        *("tok:moses-de", "tok:moses-de-compounds", "tok:moses-de-compounds-quotes", "tok:13a", "nc:6"),
+    ]
+    assert re.search(r"the paper: 100000 updates in 12 h on 8 × P100 +3\.3e\+18", first)
+    sizes = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in work.glob("text/*.en")}
+    assert sizes == dict.fromkeys(("europarl.en", "commoncrawl.en", "news-commentary.en"), 400) | dict.fromkeys(
+        ("newstest2013.en", "newstest2014.en"), 21
+    )
+    assert (work / "text/newstest2014.en").read_text(encoding="utf-8").endswith("\nR&D <today>\n")
+    second = run()
+    assert first.endswith(second)
+    assert "nmt-preprocess" not in second
+    again = run("BEAM=2")
+    assert ("nmt-generate" in again, "nmt-average" in again) == (True, False)
+
+
+@pytest.mark.slow
+def test_multi30k_runs_to_its_report(tmp_path: Path) -> None:
+    splits = make({"train": 300, "val": 12, "test_2016_flickr": 12})
+    (tmp_path / "my text").mkdir()
+    for name, sentences in splits.items():
+        for side, say in (("en", english), ("de", ravic)):
+            packed = subprocess.run(["gzip"], input="".join(f"{say(one)}\n" for one in sentences).encode(), stdout=-1)
+            (tmp_path / f"my text/{name}.{side}.gz").write_bytes(packed.stdout)
+    given = [f"WORK={tmp_path}/work", f"MULTI30K_DIR={tmp_path}/my text", "UPDATES=8", "VALIDATE_EVERY=4", "AVERAGED=1"]
+    script = [sys.executable, str(EXAMPLES / "multi30k.py"), *given, "VOCAB_SIZE=300", "SEEDS=1 2"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    report = (tmp_path / "work/report.md").read_text(encoding="utf-8")
+    assert done.stdout.endswith(report)
+    for row in (r"seed-1 \| \d+\.\d\d \| ", r"seed-2 \| 8 \| ", r"mean ± standard deviation \| \d+\.\d\d ± \d"):
+        assert re.search(rf"^\| {row}", report, re.MULTILINE)
