@@ -8,8 +8,8 @@ from steps import Recipe
 from variables import variables
 
 v = variables(
-    MULTI30K_BPE_DIR="", SEEDS=[1, 2, 3], VOCAB_SIZE=6000, UPDATES=10000, TEACHER_UPDATES=5000, PRECISION="fp32",
-    ON_DEVICE="",
+    MULTI30K_BPE_DIR="", SEEDS=[1, 2, 3], VOCAB_SIZE=6000, UPDATES=10000, TEACHER_UPDATES=5000, VALIDATE_EVERY=500,
+    PRECISION="fp32", ON_DEVICE="",
 )  # fmt: skip
 options = (
     f"--arch transformer_tiny --share-embeddings all --norm pre --dropout 0.2 --precision {v.PRECISION} "
@@ -24,7 +24,7 @@ with Recipe("diversification", v.WORK) as run:
     def train(dataset: str, folder: str, seed: int, updates: int) -> None:
         run(
             f"nmt-train {dataset} --save-dir {folder}/checkpoints --seed {seed} {options} --max-updates {updates} "
-            "--validate-every 500 --save-minutes 0 --keep-last 5",
+            f"--validate-every {v.VALIDATE_EVERY} --save-minutes 0 --keep-last 5",
             machine=v.ON_DEVICE,
         )
         run(f"nmt-average {folder}/checkpoints --last 5 --output {folder}/averaged.pt")

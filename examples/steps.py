@@ -50,7 +50,7 @@ class Recipe:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 sys.exit(
-                    f"{self.work} is in use by another run: wait for it or stop it, or give a different WORK=folder"
+                    f"{self.work} is in use by another run: wait for it or stop it, or use a different WORK=folder"
                 )
             except OSError:
                 pass  # a file system without locks
