@@ -18,8 +18,8 @@ with Recipe("multi30k", v.WORK) as run:
             f"nmt-train data-bin --save-dir seed-{seed}/checkpoints --seed {seed} --arch transformer_small --d-ff 512 "
             f"--norm pre --dropout {v.DROPOUT} --precision {v.PRECISION} --batch-tokens {v.BATCH_TOKENS} "
             f"--max-tokens 1024 --lr-schedule linear --lr {v.LR} --warmup-updates {v.WARMUP} "
-            f"--max-updates {v.UPDATES} --validate-every {v.VALIDATE_EVERY} --save-minutes 0 --valid-bleu "
-            f"--keep-last {v.AVERAGED}",
+            f"--max-updates {v.UPDATES} --validate-every {v.VALIDATE_EVERY} --save-minutes 0 --valid-bleu",
+            resumable=f"--keep-last {v.AVERAGED}",
             machine=v.ON_DEVICE,
         )
         run(f"nmt-average seed-{seed}/checkpoints --last {v.AVERAGED} --output seed-{seed}/averaged.pt")

@@ -19,8 +19,8 @@ with Recipe("multi30k-bpe", v.WORK) as run:
             f"--share-embeddings all --norm post --dropout {v.DROPOUT} --label-smoothing 0.1 --precision {v.PRECISION} "
             f"--batch-tokens {v.BATCH_TOKENS} --max-tokens {v.MAX_TOKENS} --clip-norm 25 --adam-beta1 0.9 "
             f"--adam-beta2 0.98 --adam-eps 1e-8 --lr-schedule inverse-sqrt --lr {v.LR} --warmup-updates {v.WARMUP} "
-            f"--max-updates {v.UPDATES} --patience {v.PATIENCE} --validate-epochs 1 --save-epochs 1 "
-            f"--keep-last {v.AVERAGED}",
+            f"--max-updates {v.UPDATES} --patience {v.PATIENCE} --validate-epochs 1 --save-epochs 1",
+            resumable=f"--keep-last {v.AVERAGED}",
             machine=v.ON_DEVICE,
         )
         run(f"nmt-average seed-{seed}/checkpoints --last {v.AVERAGED} --output seed-{seed}/averaged.pt")

@@ -53,7 +53,8 @@ with Recipe("parsing", v.WORK, "semi-supervised" if v.EXTRA else "treebank") as 
     )
     run(
         f"nmt-train data-bin --save-dir {v.SIZE}/checkpoints {model} --dropout 0.2 {batches} "
-        f"--max-updates {updates} --validate-every {every} --save-minutes 0 --keep-last {v.AVERAGED}",
+        f"--max-updates {updates} --validate-every {every} --save-minutes 0",
+        resumable=f"--keep-last {v.AVERAGED}",
         machine=v.ON_DEVICE,
     )
     run(f"nmt-average {v.SIZE}/checkpoints --last {v.AVERAGED} --output {v.SIZE}/averaged.pt")

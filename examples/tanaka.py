@@ -16,7 +16,8 @@ with Recipe("tanaka", v.WORK) as run:
         f"nmt-train data-bin --save-dir checkpoints --arch transformer_small --d-ff 512 --norm pre "
         f"--dropout {v.DROPOUT} --precision {v.PRECISION} --batch-tokens {v.BATCH_TOKENS} --max-tokens 1024 "
         f"--lr-schedule linear --lr {v.LR} --warmup-updates {v.WARMUP} --max-updates {v.UPDATES} "
-        f"--validate-every {v.VALIDATE_EVERY} --save-minutes 0 --valid-bleu --keep-last {v.AVERAGED}",
+        f"--validate-every {v.VALIDATE_EVERY} --save-minutes 0 --valid-bleu",
+        resumable=f"--keep-last {v.AVERAGED}",
         machine=v.ON_DEVICE,
     )
     run(f"nmt-average checkpoints --last {v.AVERAGED} --output averaged.pt")
