@@ -97,16 +97,16 @@ class Recipe:
         is_done = before == {"base": base, "digest": digest, "done": True}
         if is_done and all((self.work / output).exists() for output in outputs):
             return False
-        for output in outputs if before.get("base") != base else ():  # unfinished, of a different command
-            (self.work / f"{output}.partial").unlink(missing_ok=True)
-        for output in outputs:
-            (self.work / output).parent.mkdir(parents=True, exist_ok=True)
+        for path in (paths := [self.work / output for output in outputs]):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if before.get("base") != base:  # unfinished output of a different command
+                path.with_name(f"{path.name}.partial").unlink(missing_ok=True)
         _write(stamp, {"base": base, "digest": digest, "done": False})
         print(shown, flush=True)
         self._run(shown)
-        if missing := [output for output in outputs if not (self.work / output).exists()]:
-            sys.exit(f"{missing[0]} was not written by: {shown}")
-        for path in (self.work / output for output in outputs):
+        for path in paths:
+            if not path.exists():
+                sys.exit(f"{path} was not written by: {shown}")
             if path.is_file():  # nmtkit has written its folders to disk
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
@@ -132,8 +132,7 @@ class Recipe:
         if is_url:
             download(source, target, size, known)
         else:
-            part = target.with_name(f"{target.name}.part")
-            shutil.copyfile(source, part)
+            shutil.copyfile(source, part := target.with_name(f"{target.name}.part"))
             part.replace(target)
 
     def lines(self, name: str) -> list[str]:
@@ -146,8 +145,7 @@ class Recipe:
             print(*(line for line in self.lines(name) if line.startswith(starts or "")), sep="\n", flush=True)
 
     def _stamp(self, output: str) -> Path:
-        path = self.work / output
-        return path.with_name(f"{path.name}.step")
+        return (self.work / output).with_name(f"{Path(output).name}.step")
 
     def _input(self, word: str) -> str:
         """A word of a command, with the digests of the inputs that it names."""
@@ -180,9 +178,8 @@ class Recipe:
             code = self._process.wait()
         self._process = None
         if code:
-            code = code if code > 0 else 128 - code
-            print(f"stopped (exit code {code}); to resume, run the recipe again", file=sys.stderr)
-            sys.exit(code)
+            print("stopped; to resume, run the recipe again", file=sys.stderr)
+            sys.exit(code if code > 0 else 128 - code)
 
 
 def _digest(parts: list[str]) -> str:

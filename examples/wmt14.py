@@ -68,7 +68,8 @@ with Recipe("wmt14", v.WORK, "smoke" if v.SMOKE else "") as run:
             f"torchrun --no-python {together} --nproc-per-node {max(1, gpus)} --max-restarts 3 "
             f"nmt-train {pair}/data-bin --save-dir {size}/checkpoints {training} {on_device}"
         )
-        sys.exit("Then run this recipe again without NODES.")
+        print("Then run this recipe again without NODES.")
+        sys.exit()
     run(f"nmt-train {pair}/data-bin --save-dir {size}/checkpoints {training}", launch=launch, machine=on_device)
     run(f"nmt-average {size}/checkpoints --last {averaged} --output {size}/averaged.pt")
     run(
