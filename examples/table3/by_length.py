@@ -1,27 +1,22 @@
 """Length generalization of models: perplexity and BLEU by sentence length, as a Markdown table.
 
-    python by_length.py SOURCE TARGET LANGUAGE LONGEST NAME=FOLDER …
+    python -m by_length SOURCE TARGET LANGUAGE LONGEST NAME=FOLDER …
 
-SOURCE and TARGET are parallel text files. LANGUAGE is the language of TARGET. LONGEST is the maximum number of tokens
-per side in training. Each FOLDER has the `averaged.pt` of a model and its `checkpoints`.
+SOURCE and TARGET are parallel text files, LANGUAGE is the language of TARGET, LONGEST the maximum number of tokens per
+side in training. Each FOLDER has the `averaged.pt` of a model.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import click
-from variations import check_updates
+from report import progress_of, table
 
 from nmtkit import Translator
-from nmtkit.checkpoint import read_progress
-from nmtkit.cli.command import command
-from nmtkit.cli.options import PathName
 from nmtkit.decoding.requests import Request
-from nmtkit.errors import UserError
 from nmtkit.scoring.bleu import bleu
-from nmtkit.storage.run_files import LAST
 from nmtkit.text.reading import read_lines
 
 STEPS = (1.0, 1.25, 1.5, 2.0)  # upper bounds of the length ranges, relative to LONGEST
@@ -52,48 +47,40 @@ def perplexity(some: Sequence[Pair]) -> float:
     return math.exp(-total / sum(len(pair.log_probabilities) for pair in some))
 
 
-def ranges(longest: int) -> list[tuple[int, int | None]]:
+def ranges(longest: int) -> list[tuple[int, float]]:
     """The inclusive range of lengths of each row; the last one has no upper bound."""
     ends = [round(step * longest) for step in STEPS]
-    return [*zip([1, *(end + 1 for end in ends)], [*ends, None], strict=True)]
+    return [*zip([1, *(end + 1 for end in ends)], [*ends, math.inf], strict=True)]
 
 
-def print_table(source: Path, target: Path, language: str, longest: int, checkpoints: dict[str, Path]) -> None:
-    sources, references = (list(read_lines(path)) for path in (source, target))
-    models = {name: pairs(checkpoint, sources, references) for name, checkpoint in checkpoints.items()}
-    print(f"| tokens | pairs | {' | '.join(f'perplexity, {name}' for name in models)}", end=" | ")
-    print(f"{' | '.join(f'BLEU, {name}' for name in models)} |")
-    print("|---" * (2 + 2 * len(models)) + "|")
+def by_length(models: dict[str, list[Pair]], language: str, longest: int) -> str:
+    """The table."""
+    rows = []
     for first, last in ranges(longest):
-        chosen = {
-            name: [pair for pair in some if pair.length >= first and (last is None or pair.length <= last)]
-            for name, some in models.items()
-        }
-        count = len(next(iter(chosen.values())))
-        if not count:
+        chosen = [[pair for pair in some if first <= pair.length <= last] for some in models.values()]
+        if not chosen[0]:
             continue
-        cells = [f"{perplexity(some):.1f}" for some in chosen.values()]
-        for some in chosen.values():
-            score = bleu([pair.translation for pair in some], [pair.reference for pair in some], language)
-            cells.append(f"{score.value:.1f}")
-        print(f"| {first}–{last or ''} | {count} | {' | '.join(cells)} |")
+        scores = [
+            bleu([pair.translation for pair in some], [pair.reference for pair in some], language) for some in chosen
+        ]
+        label = f"{first}–{'' if last == math.inf else last}"
+        values = [f"{perplexity(some):.1f}" for some in chosen], [f"{score.value:.1f}" for score in scores]
+        rows.append([label, str(len(chosen[0])), *values[0], *values[1]])
+    header = ["tokens", "pairs", *(f"perplexity, {name}" for name in models), *(f"BLEU, {name}" for name in models)]
+    return table(header, rows)
 
 
-@command("by_length.py")
-@click.argument("source", type=PathName())
-@click.argument("target", type=PathName())
-@click.argument("language")
-@click.argument("longest", type=click.IntRange(min=1))
-@click.argument("models", metavar="NAME=FOLDER...", nargs=-1, required=True)
-def main(source: Path, target: Path, language: str, longest: int, models: tuple[str, ...]) -> None:
-    """Print perplexity and BLEU by sentence length, with a column for each model."""
-    named = [model.rpartition("=") for model in models]
-    if not all(name for name, _, _ in named):
-        raise UserError(f"a NAME=FOLDER is expected for each model, not {' '.join(models)}")
-    folders = {name: Path(folder) for name, _, folder in named}
-    check_updates({name: [read_progress(folder / "checkpoints" / LAST)["update"]] for name, folder in folders.items()})
-    print_table(source, target, language, longest, {name: folder / "averaged.pt" for name, folder in folders.items()})
+def main(source: str, target: str, language: str, longest: str, *models: str) -> None:
+    folders = {name: Path(folder) for name, _, folder in (model.partition("=") for model in models)}
+    if len(updates := {progress_of(folder)["update"] for folder in folders.values()}) > 1:
+        sys.exit(f"the models have different numbers of updates: give UPDATES={max(updates)} or more")
+    sides = [list(read_lines(Path(path))) for path in (source, target)]
+    print(
+        by_length(
+            {name: pairs(folder / "averaged.pt", *sides) for name, folder in folders.items()}, language, int(longest)
+        )
+    )
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

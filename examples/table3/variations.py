@@ -1,17 +1,8 @@
-"""The rows of the paper's Table 3, with their results and the options of nmt-train that train them.
+"""The rows of the paper's Table 3, with their results and the options of nmt-train that train them."""
 
-    python variations.py ROW WIDTH DEPTH
-
-prints the options of ROW, with widths divided by WIDTH and the number of layers divided by DEPTH.
-"""
-
-from collections.abc import Collection, Mapping
+import sys
 from typing import NamedTuple
 
-import click
-
-from nmtkit.cli.command import command
-from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 
@@ -51,17 +42,10 @@ ROWS = {
 }
 
 
-def arch(row: str) -> str:
-    """The preset of a row."""
-    return ROWS[row].arch or f"table3_{row}"
-
-
-def options(row: str, width: int, depth: int) -> list[str]:
-    """The options of nmt-train for a row: widths divided by `width`, layers by `depth`, the same number of heads.
-
-    Raises UserError if a size is not divisible.
-    """
-    full = PRESETS[arch(row)].model_config()
+def options(row: str, width: int, depth: int) -> str:
+    """The options of nmt-train for a row: widths divided by `width`, layers by `depth`, the same number of heads."""
+    arch = ROWS[row].arch or f"table3_{row}"
+    full = PRESETS[arch].model_config()
     assert isinstance(full, TransformerConfig)
     sizes = {
         "encoder-layers": (full.encoder_layers, depth),
@@ -71,30 +55,6 @@ def options(row: str, width: int, depth: int) -> list[str]:
         "d-k": (full.key_size, width),
         "d-v": (full.value_size, width),
     }
-    flags = ["--arch", arch(row)]
-    for name, (size, divisor) in sizes.items():
-        if size % divisor:
-            raise UserError(f"{row}: {name} is {size}, which {divisor} does not divide")
-        flags += [f"--{name}", str(size // divisor)]
-    return flags
-
-
-def check_updates(trained: Mapping[str, Collection[int]]) -> None:
-    """Raise UserError unless all models, which are given by name, were trained for the same number of updates."""
-    longest = max(max(updates) for updates in trained.values())
-    if any(set(updates) != {longest} for updates in trained.values()):
-        each = ", ".join(f"{name} {' or '.join(map(str, sorted(set(updates))))}" for name, updates in trained.items())
-        raise UserError(f"the models have different numbers of updates ({each}): give make UPDATES={longest} or more")
-
-
-@command("variations.py")
-@click.argument("row", type=click.Choice(tuple(ROWS)))
-@click.argument("width", type=click.IntRange(min=1))
-@click.argument("depth", type=click.IntRange(min=1))
-def main(row: str, width: int, depth: int) -> None:
-    """Print the options of nmt-train for a row of Table 3."""
-    print(*options(row, width, depth))
-
-
-if __name__ == "__main__":
-    main()
+    if uneven := [name for name, (size, divisor) in sizes.items() if not divisor or size % divisor]:
+        sys.exit(f"WIDTH={width} DEPTH={depth}: do not divide {', '.join(uneven)} of the row {row}")
+    return " ".join([f"--arch {arch}", *(f"--{name} {size // divisor}" for name, (size, divisor) in sizes.items())])

@@ -1,144 +1,82 @@
 """Writes tiny archives with the names, layout and formats of WMT 2014's, for SMOKE=1 and for the tests.
 
-    python smoke_archives.py FOLDER
+    python -m smoke_archives FOLDER
 
-writes FOLDER/archives.txt and the archives that it lists, in the folders of the server.
-
-The text is the demo's: English, and its constructed language in place of German and French. Like the real text, it
-has pairs that are to be dropped, and characters that are escaped in .sgm files.
+writes FOLDER/archives.txt and the archives that it lists. The text is the demo's, with its constructed language in
+place of German and French. Like the real text, it has pairs that are to be dropped, and characters that .sgm files
+escape.
 """
 
 import gzip
 import hashlib
 import html
 import io
-import subprocess
 import sys
 import tarfile
-import tempfile
 from pathlib import Path
 
-import click
+from corpus import CORPORA, LIST, known_archives
 
-from nmtkit.cli.command import command
-from nmtkit.cli.options import PathName
-from nmtkit.errors import RunError
+sys.path.append(str(Path(__file__).parent.parent / "demo"))
+from make_corpus import english, make, ravic
 
-FOREIGN = ("de", "fr")
-PAIRS = 400  # per training corpus
-CORPUS = Path(__file__).parent.parent / "demo/make_corpus.py"
-BAD = {"en": ["", "Same.", "\udcff broken"], "other": ["Leer.", "Same.", "Kaputt."]}
-
-Text = dict[str, list[str]]  # lines of "en" and of "other", which stands for German or French
+PAIRS = 400  # of each training corpus
+DROPPED = [("", "Leer."), ("Same.", "Same."), ("\udcff broken", "Kaputt.")]  # of Common Crawl
+Pairs = list[tuple[str, str]]
 
 
-def demo_splits() -> dict[str, Text]:
-    """The splits of the demo's corpus, by name."""
-    with tempfile.TemporaryDirectory() as folder:
-        if subprocess.run([sys.executable, CORPUS, folder], check=False).returncode:
-            raise RunError(f"{CORPUS} failed: call make again")
-        return {
-            split: {
-                side: (Path(folder) / f"{split}.{ending}").read_text(encoding="utf-8").splitlines()
-                for side, ending in (("en", "en"), ("other", "rv"))
-            }
-            for split in ("train", "valid", "test")
-        }
+def texts() -> dict[str, Pairs]:
+    """The pairs of each corpus."""
+    training = [name for name in CORPORA if not name.startswith("newstest")]
+    splits = make({"train": PAIRS * len(training), "valid": 20, "test": 20})
+    pairs = {split: [(english(one), ravic(one)) for one in sentences] for split, sentences in splits.items()}
+    found = {name: pairs["train"][i * PAIRS : (i + 1) * PAIRS] for i, name in enumerate(training)}
+    found["commoncrawl"] += DROPPED
+    special = [("R&D <today>", "R&D <today>")]
+    return found | {"newstest2013": pairs["valid"] + special, "newstest2014": pairs["test"] + special}
 
 
-def side(text: Text, language: str) -> list[str]:
-    return text["en" if language == "en" else "other"]
-
-
-def plain(lines: list[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode("utf-8", errors="surrogateescape")
-
-
-def sgm(lines: list[str], kind: str, name: str) -> bytes:
-    """A source set or reference set in SGML, in documents of ten segments."""
-    parts = [f'<{kind} setid="{name}" srclang="any">']
-    for start in range(0, len(lines), 10):
-        parts.append(f'<doc sysid="ref" docid="{name}.{start}" genre="news" origlang="en">\n<p>')
-        for number, line in enumerate(lines[start : start + 10], 1):
-            parts.append(f'<seg id="{number}">{html.escape(line, quote=False)}</seg>')
-        parts.append("</p>\n</doc>")
-    return plain([*parts, f"</{kind}>"])
-
-
-def training(texts: list[Text]) -> dict[str, dict[str, bytes]]:
-    """The members of each archive of training text; each text becomes one corpus."""
-    europarl, crawl, news, nations, giga = texts
-    members: dict[str, dict[str, bytes]] = {
-        name: {}
-        for name in (
-            *("wmt13/training-parallel-europarl-v7.tgz", "wmt13/training-parallel-commoncrawl.tgz"),
-            *("wmt14/training-parallel-nc-v9.tgz", "wmt13/training-parallel-un.tgz", "wmt10/training-giga-fren.tar"),
-        )
-    }
-    for foreign in FOREIGN:
-        for language in (foreign, "en"):
-            pair = f"{foreign}-en.{language}"
-            members["wmt13/training-parallel-europarl-v7.tgz"][f"training/europarl-v7.{pair}"] = plain(
-                side(europarl, language)
-            )
-            members["wmt13/training-parallel-commoncrawl.tgz"][f"commoncrawl.{pair}"] = plain(
-                side(crawl, language) + side(BAD, language)
-            )
-            members["wmt14/training-parallel-nc-v9.tgz"][f"training/news-commentary-v9.{pair}"] = plain(
-                side(news, language)
-            )
-    for language in ("fr", "en"):
-        members["wmt13/training-parallel-un.tgz"][f"un/undoc.2000.fr-en.{language}"] = plain(side(nations, language))
-        members["wmt10/training-giga-fren.tar"][f"giga-fren.release2.fixed.{language}.gz"] = gzip.compress(
-            plain(side(giga, language)), mtime=0
-        )
-    return members
-
-
-def held_out(valid: Text, test: Text) -> dict[str, dict[str, bytes]]:
-    """The members of the archives of newstest2013 and newstest2014."""
-    dev = {
-        f"test/newstest2013-src.{language}.sgm": sgm(side(valid, language), "srcset", "newstest2013")
-        for language in ("en", *FOREIGN)
-    }
-    full = {}
-    for foreign in FOREIGN:
-        name = f"test-full/newstest2014-{foreign}en"
-        full[f"{name}-src.en.sgm"] = sgm(test["en"], "srcset", "newstest2014")
-        full[f"{name}-ref.{foreign}.sgm"] = sgm(test["other"], "refset", "newstest2014")
-    return {"wmt13/test.tgz": dev, "wmt14/test-full.tgz": full}
+def content(member: str, lines: list[str]) -> bytes:
+    """A file of an archive, in the format that its name has."""
+    if member.endswith(".sgm"):
+        parts = [f'<srcset setid="{member}" srclang="any">']
+        for start in range(0, len(lines), 10):
+            parts.append(f'<doc docid="{start}" genre="news" origlang="en">\n<p>')
+            parts += [f'<seg id="1">{html.escape(line, quote=False)}</seg>' for line in lines[start : start + 10]]
+            parts.append("</p>\n</doc>")
+        lines = [*parts, "</srcset>"]
+    text = "".join(f"{line}\n" for line in lines).encode("utf-8", errors="surrogateescape")
+    return gzip.compress(text, mtime=0) if member.endswith(".gz") else text
 
 
 def pack(path: Path, members: dict[str, bytes]) -> None:
     """Write an archive; its bytes are reproducible."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as archive:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, member in members.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(member)
             archive.addfile(entry, io.BytesIO(member))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content.getvalue(), mtime=0) if path.suffix == ".tgz" else content.getvalue())
+    path.write_bytes(gzip.compress(packed.getvalue(), mtime=0) if path.suffix == ".tgz" else packed.getvalue())
 
 
-@command("smoke_archives.py")
-@click.argument("folder", type=PathName())
 def main(folder: Path) -> None:
-    """Write FOLDER/archives.txt and the archives that it lists."""
-    splits = demo_splits()
-    train = splits["train"]
-    texts = [
-        {name: lines[start : start + PAIRS] for name, lines in train.items()} for start in range(0, 5 * PAIRS, PAIRS)
-    ]
-    few = [{name: [*lines[:20], "R&D <today>"] for name, lines in splits[split].items()} for split in ("valid", "test")]
-    for name, members in (training(texts) | held_out(*few)).items():
-        pack(folder / name, members)
-    listed = [
-        f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()} {path.stat().st_size} {path.relative_to(folder)}\n"
-        for path in sorted(folder.glob("wmt*/*"))
-    ]
-    (folder / "archives.txt").write_text("".join(listed), encoding="utf-8")
+    """Write the archives and their list."""
+    archives: dict[str, dict[str, bytes]] = {}
+    for corpus, pairs in texts().items():
+        name, pattern = CORPORA[corpus]
+        for target in ("de", "fr"):
+            for number, (side, kind) in enumerate((("en", "src"), (target, "ref"))):
+                member = pattern.format(target=target, side=side, kind=kind)
+                archives.setdefault(name, {})[member] = content(member, [pair[number] for pair in pairs])
+    listed = []
+    for name, known in known_archives().items():
+        pack(folder / known.path, archives[name])
+        packed = (folder / known.path).read_bytes()
+        listed.append(f"sha256:{hashlib.sha256(packed).hexdigest()} {len(packed)} {known.path}\n")
+    (folder / LIST.name).write_text("".join(listed), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -3,7 +3,6 @@
 import ast
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -293,10 +292,10 @@ def commands_in(text: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("recipe", "count"), [("multi30k", 4), ("multi30k-bpe", 4), ("tanaka", 4), ("parsing", 4), ("wmt14", 5)]
 )
-def test_the_commands_in_a_recipe_readme_match_those_that_make_runs(recipe: str, count: int, tmp_path: Path) -> None:
-    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+def test_the_commands_in_a_recipe_readme_match_those_that_the_recipe_runs(recipe: str, count: int) -> None:
+    script = ROOT / "examples" / f"{recipe.replace('-', '_')}.py"
     shown = subprocess.run(
-        ["make", "-n", "-C", str(examples / recipe), "FOLDER=text", "GPUS=1", "CORES=8"],
+        [sys.executable, script, "--list", *(["GPUS=1", "CORES=8"] if recipe == "wmt14" else [])],
         capture_output=True,
         text=True,
         check=True,

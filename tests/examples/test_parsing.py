@@ -11,7 +11,6 @@ from evalb import Agreement, agreement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lexicon import counted_trees, make_lexicon, model_words, read_lexicon, tags_of, word_class
-from parse import main as parse_command
 from parse import parse
 from restore import align, print_restored, restore
 from trees import Leaf, Tree, linearize, parse_brackets
@@ -238,21 +237,6 @@ def test_brackets_in_sentences_are_replaced_by_the_tokens_of_treebanks() -> None
     parsed = list(parse(["rain (again)\n", "\n"], cast(Translator, translator), lexicon))
     assert translator.lines == ["rain -LRB- unknown -RRB-", ""]
     assert [str(tree) for tree, _ in parsed] == ["(TOP (S (NN rain) (-LRB- -LRB-) (RB again) (-RRB- -RRB-)))", "(TOP)"]
-
-
-def test_a_sentence_that_is_not_utf8_is_refused_with_its_line(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "lexicon").write_text("dog NN\n")
-    (tmp_path / "sentences").write_bytes(b"dog\ncaf\xe9\n")
-    with (tmp_path / "sentences").open(encoding="ascii") as stdin:
-        monkeypatch.setattr("sys.stdin", stdin)
-        with pytest.raises(SystemExit) as exit:
-            parse_command.main([str(tiny_checkpoint), str(tmp_path / "lexicon")])
-    assert exit.value.code == 2
-    assert capfd.readouterr().err.endswith(
-        "stdin, line 2: not UTF-8 (byte 0xe9 at column 4); convert the file, for example with iconv\n"
-    )
 
 
 def test_a_treebank_that_is_repeated_to_weigh_more_is_counted_once(tmp_path: Path) -> None:

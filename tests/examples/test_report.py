@@ -1,140 +1,188 @@
-"""The script that reports on the runs of a recipe."""
+"""The reports of recipes: scores of several seeds, intervals, curves, the tables of single recipes."""
 
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from html.parser import HTMLParser
+import json
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
+import by_length
+import compare
+import compare_architectures
+import compare_rows
+import compare_students
+import curves
+import numpy as np
+import pairs
 import pytest
-from patience import PATIENCE
+import report
+from commands import Train
+from compare import Estimate, Spread
+from measure import SETTINGS
 from repository import ROOT
+from variations import ROWS, options
 
-from nmtkit.checkpoint import Checkpoint, save_checkpoint
-from nmtkit.scoring.bleu import bleu, tokenized_bleu
-from nmtkit.training.state import RunState
-
-SOURCE = ["kat pam tel mol sen pas", "pel <b>kal</b> & tam mes pan kol", "tas"]
-REFERENCE = ["PAS SEN MOL TEL PAM KAT", "KOL PAN MES TAM & <b>KAL</b> PEL", "TAS"]
-
-Report = Callable[..., "subprocess.CompletedProcess[str]"]
+Write = Callable[[str, str], Path]
 
 
 @pytest.fixture
-def recipe(make_checkpoint: Callable[..., Checkpoint], tmp_path: Path) -> Path:
-    """A folder with a test set and two runs with the seeds 1 and 2, one with the reference as its translation."""
-    for seed, translation in ((1, REFERENCE), (2, [*REFERENCE[:2], "KAT"])):
-        run = tmp_path / f"seed-{seed}"
-        (run / "checkpoints").mkdir(parents=True)
-        checkpoint = make_checkpoint(seed)
-        save_checkpoint(run / "averaged.pt", checkpoint)
-        checkpoint.progress = {**asdict(RunState(update=40, epoch=3)), "options": {"batches": {"seed": seed}}}
-        save_checkpoint(run / "checkpoints/checkpoint_last.pt", checkpoint)
-        write(run / "checkpoints/metrics.jsonl", ['{"event": "train", "update": 40, "loss": 2.5}'])
-        write(run / "translation.de", translation)
-        write(run / "train.command", [f"nmt-train data-bin --seed {seed}"])
-    write(tmp_path / "preprocess.command", ["nmt-preprocess -s en -t de"])
-    write(tmp_path / "test.en", SOURCE)
-    write(tmp_path / "test.de", REFERENCE)
-    return tmp_path
+def write(tmp_path: Path) -> Write:
+    """Write a file in a folder of its own, and return it."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
 
 
-def write(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+def scores(bleu: float) -> str:
+    return (
+        f"22:00:00 translated | sentences 2\nBLEU|nrefs:1|tok:13a = {bleu} 70.1/40.2 (BP = 1.000)\nchrF2|nc:6 = 51.00\n"
+    )
 
 
-@pytest.fixture
-def report(recipe: Path) -> Report:
-    """Run the script in the folder of the recipe."""
-
-    def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-        test = ("--source", "test.en", "--reference", "test.de", "--target-lang", "de")
-        command = [sys.executable, ROOT / "examples/report.py", *arguments, *test]
-        return subprocess.run(
-            [str(word) for word in command],
-            cwd=recipe,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            timeout=PATIENCE,
-            check=False,
-        )
-
-    return run
-
-
-class Page(HTMLParser):
-    """The texts of a page's cells, and the addresses that it refers to."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.cells: list[str] = []
-        self.references: list[str] = []
-        self._in_cell = False
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.references += [value or "" for name, value in attributes if name in ("src", "href", "xlink:href")]
-        self._in_cell = tag == "td"
-        if self._in_cell:
-            self.cells.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._in_cell = False
-
-    def handle_data(self, data: str) -> None:
-        if self._in_cell:
-            self.cells[-1] += data
-
-
-def test_a_report_has_scores_curves_cost_translations_attention_and_commands(report: Report, recipe: Path) -> None:
-    done = report("seed-1", "seed-2", "--sacrebleu")
-    assert done.returncode == 0, done.stderr
-    page = (recipe / "report.html").read_text(encoding="utf-8")
-    headings = re.findall("<h2>(.*?)</h2>", page)
-    assert headings == ["Scores", "Training", "Cost", "Translations", "Attention", "Commands", "Machine"]
-    assert page.count("<svg") == 3  # the curves, and the attention of two sentences
-    for command in ("nmt-preprocess -s en -t de", "nmt-train data-bin --seed 1", "nmt-train data-bin --seed 2"):
-        assert page.count(command) == 1
-    assert {*SOURCE, *REFERENCE} <= {*Page(recipe / "report.html").cells}
-    assert page.count('<td data-label="source" dir="auto">') == len(SOURCE)  # Arabic and Hebrew are read from the right
-
-
-def test_a_report_needs_no_other_file(report: Report, recipe: Path) -> None:
-    assert report("seed-1", "--sacrebleu").returncode == 0
-    references = Page(recipe / "report.html").references
-    assert [reference for reference in references if not reference.startswith(("#", "data:"))] == []
-
-
-def test_the_scores_of_several_seeds_end_in_mean_and_standard_deviation(report: Report) -> None:
-    second = bleu([*REFERENCE[:2], "KAT"], REFERENCE, "de").value
-    mean, deviation = (100 + second) / 2, (100 - second) / 2**0.5
-    line, *_ = report("seed-1", "seed-2", "--sacrebleu").stdout.splitlines()
-    assert line == f"BLEU {mean:.2f} ± {deviation:.2f} (seed 1: 100.00, seed 2: {second:.2f})"
-
-
-def test_the_score_of_one_run_stands_alone(report: Report) -> None:
-    value = tokenized_bleu([*REFERENCE[:2], "KAT"], REFERENCE).value
-    assert report("seed-2", "--tokenized-bleu").stdout == f"BLEU {value:.2f}\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("seed-1",), "no metric: give --sacrebleu or --tokenized-bleu"),
-        (("seed-3", "--sacrebleu"), "cannot read seed-3/translation.de"),
-        (("short", "--sacrebleu"), "short/translation.de has 1 line, the reference has 3"),
-    ],
-)
-def test_an_unfinished_run_is_refused_in_one_line(
-    arguments: tuple[str, ...], message: str, report: Report, recipe: Path
+def test_a_report_has_scores_with_their_spread_cost_and_translations(
+    train: Train, tmp_path: Path, write: Write
 ) -> None:
-    (recipe / "short").mkdir()
-    write(recipe / "short/translation.de", REFERENCE[:1])
-    done = report(*arguments)
-    (line,) = done.stderr.splitlines()
-    assert (done.returncode, message in line) == (2, True), line
-    assert not (recipe / "report.html").exists()
+    for number, bleu in ((1, 36.5), (2, 37.5)):
+        train(tmp_path / f"seed-{number}/checkpoints", "--max-updates", 2)
+        write(f"seed-{number}/scores.txt", scores(bleu))
+        write(f"seed-{number}/translation.de", "ein | Hund\neine Katze\n")
+    source, reference = write("test.en", "a dog\na cat\n"), write("test.de", "der Hund\ndie Katze\n")
+    text = report.report([tmp_path / "seed-1", tmp_path / "seed-2"], source, reference)
+    assert "| seed-1 | 36.50 | 51.00 |" in text
+    assert "| mean ± standard deviation | 37.00 ± 0.71 | 51.00 ± 0.00 |" in text
+    assert "| seed-2 | 2 | " in text
+    assert r"| a dog | der Hund | ein \| Hund |" in text
+
+
+def test_an_unfinished_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"scores\.txt has no scores"):
+        report.read_bleu(tmp_path)
+
+
+# --- intervals
+
+
+def test_the_spread_is_pooled_over_models_with_several_seeds() -> None:
+    assert Spread.of([[1.0, 3.0], [10.0, 12.0], [5.0]]) == (2**0.5, 2)
+    assert Spread.of([[1.0], [2.0]]).mean([1.0]) == Estimate(1.0, None)
+
+
+def test_an_interval_of_a_difference_covers_the_true_one_in_95_percent_of_experiments() -> None:
+    random, covered = Random(1), 0
+    for _ in range(2000):
+        models = [[random.gauss(mean, 1) for _ in range(3)] for mean in (0, 2, 5)]
+        covered += not Spread.of(models).difference(models[1], models[0]).excludes(2.0)
+    assert 0.94 < covered / 2000 < 0.96
+
+
+def test_models_are_compared_with_the_first() -> None:
+    table = compare.compare({"alone": [30.0, 31.0], "with more text": [33.0, 34.0]})
+    assert "| with more text | 2 | 33.50 ± 2.15 | +3.00 ± 3.04 |" in table
+    assert "| alone | 1 | 30.00 |  |" in compare.compare({"alone": [30.0]})
+
+
+# --- curves
+
+
+def test_the_metrics_of_nmt_train_are_drawn_in_a_panel_each(train: Train, tmp_path: Path, write: Write) -> None:
+    train(tmp_path / "run", "--max-updates", 4, "--validate-every", 2, "--log-every", 2)
+    damaged = write("metrics.jsonl", '{"update": 2, "loss": 9}\n{"update": 2, "loss": 5}\n[]\n{"update": 4, "lo')
+    runs = dict(map(curves.read, (str(tmp_path / "run"), f"a $name={damaged}")))
+    assert list(runs) == ["run", "a $name"]
+    assert runs["a $name"] == {"loss": {2: 5}}
+    figure = curves.plot(runs)
+    assert [len(axes.get_lines()) for axes in figure.axes[:2]] == [4, 4]
+    counts = [np.size(line.get_xdata()) for line in figure.axes[0].get_lines()]
+    assert counts == [2, 2, 1, 0]  # loss and valid_loss of each
+    figure.savefig(tmp_path / "curves.svg")
+
+
+@pytest.mark.parametrize("content", ["", "[]\n", '{"update": 1, "speed": 5}\n'])
+def test_unusable_metrics_are_refused(content: str, write: Write) -> None:
+    with pytest.raises(SystemExit, match="metrics"):
+        curves.plot(dict([curves.read(str(write("metrics.jsonl", content)))]))
+
+
+# --- tables of single recipes
+
+
+def test_table3_is_made_from_the_results_in_the_checkout(capsys: pytest.CaptureFixture[str]) -> None:
+    compare_rows.main([ROOT / "examples/table3/results.csv"])
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    readme = (ROOT / "examples/table3/README.md").read_text(encoding="utf-8")
+    assert len(rows) == 8
+    assert all(row in readme for row in rows[2:])
+
+
+def test_rows_of_table3_that_were_not_trained_alike_are_refused(write: Write) -> None:
+    results = (ROOT / "examples/table3/results.csv").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit, match="settings"):
+        compare_rows.read([write("other.csv", results.replace("c96be1bb", "00000000", 1))])
+    with pytest.raises(SystemExit, match="several results"):
+        compare_rows.read([write("twice.csv", results + results.splitlines()[-1])])
+
+
+def test_every_row_of_table3_can_be_trained_at_the_papers_size() -> None:
+    for row in ROWS:
+        assert f"--arch table3_{row}" in options(row, 1, 1) or ROWS[row].arch in options(row, 1, 1)
+    with pytest.raises(SystemExit, match="encoder-layers"):
+        options("base", 1, 4)
+
+
+def test_table2_reads_curves_at_equal_cost(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    for model, speed in (("transformer", 1), ("recurrent", 2)):
+        lines = [
+            {
+                "update": update,
+                "tflop": update * speed,
+                "processor_minutes": update,
+                "valid_ppl": 10,
+                "valid_bleu": update,
+            }
+            for update in (10, 20)
+        ]
+        folder = write(f"{model}/seed-1/checkpoints/metrics.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines))
+        write(f"{model}/seed-1/scores.txt", scores(30.5))
+    compare_architectures.main([folder.parents[3] / model / "seed-1" for model in ("transformer", "recurrent")])
+    shown = capsys.readouterr().out
+    assert "| recurrent | 1 | 20 | 4e+13 | 20.0 | 10.00 | 20.00 | 30.50 |" in shown
+    assert (
+        "| 20 | 20.00 | 10.00 | 10.00 | 10.00 |" in shown
+    )  # 20 · 10¹² operations: update 20 of one, update 10 of the other
+    write("recurrent/seed-1/checkpoints/metrics.jsonl", '{"update": 9, "valid_bleu": 0.1}\n')
+    with pytest.raises(SystemExit, match="diverged"):
+        compare_architectures.Run.read(folder.parents[3] / "recurrent/seed-1")
+
+
+def test_students_are_compared_with_their_teacher() -> None:
+    measured = [
+        setting._asdict()
+        | {"bleu": 30.0, "speed": 100.0 * (1 + setting.shortlist), "parameters": 5e6, "int8_megabytes": 9}
+        for setting in SETTINGS
+    ]
+    table = compare_students.report([measured])
+    assert "| student | greedy, shortlist | int8 | 30.00 | +0.00 | 200 | 2.0 | 5.00 | 9.0 |" in table
+    assert "has +0.00 BLEU and 2.0 times its teacher's speed" in table
+
+
+def test_each_translation_of_an_n_best_list_becomes_a_pair(write: Write, tmp_path: Path) -> None:
+    rows = [("a dog", ["ein Hund", "der Hund"]), ("a cat", ["eine Katze", " "])]
+    lines = [{"source": source, "hypotheses": [{"text": text} for text in texts]} for source, texts in rows]
+    pairs.main(write("n.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines)), tmp_path / "en", tmp_path / "de")
+    assert (tmp_path / "en").read_text() == "a dog\na dog\na cat\n"
+    assert (tmp_path / "de").read_text() == "ein Hund\nder Hund\neine Katze\n"
+
+
+def test_lengths_are_divided_into_ranges_without_gaps() -> None:
+    found = by_length.ranges(15)
+    assert found[0][0] == 1
+    assert all(first == last + 1 for (_, last), (first, _) in pairwise(found))
+    models = {
+        "sinusoids": [by_length.Pair(9, "a b c d", "a b c d", [-0.0]), by_length.Pair(40, "a b c d", "e", [-1.0])]
+    }
+    assert "| 1–15 | 1 | 1.0 | 100.0 |" in by_length.by_length(models, "de", 15)
