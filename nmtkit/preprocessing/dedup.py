@@ -12,7 +12,6 @@ from nmtkit.preprocessing.characters import CharacterTable
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.reasons import DUPLICATE, KEPT, MARKS, Marks
 from nmtkit.storage.maps import map_numbers
-from nmtkit.text.nfkc import nfkc
 from nmtkit.text.reading import Block
 
 HASH = np.dtype("<u8")
@@ -34,7 +33,7 @@ def normal_form(line: str) -> str:
 
     A line that consists of these only is left as it is, without the spaces around it.
     """
-    folded = nfkc(line).casefold()
+    folded = unicodedata.normalize("NFKC", line).casefold()
     return "".join(map(_NORMAL.__getitem__, folded)) or line.strip()
 
 

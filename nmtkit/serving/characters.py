@@ -1,8 +1,7 @@
 """The characters of a line, as the limits of the service count them."""
 
+import unicodedata
 from collections import Counter
-
-from nmtkit.text.nfkc import nfkc
 
 
 def count_characters(line: str) -> int:
@@ -12,4 +11,4 @@ def count_characters(line: str) -> int:
     """
     if line.isascii():
         return len(line)
-    return sum(count * len(nfkc(character)) for character, count in Counter(line).items())
+    return sum(count * len(unicodedata.normalize("NFKC", character)) for character, count in Counter(line).items())

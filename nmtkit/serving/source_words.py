@@ -3,7 +3,6 @@
 import unicodedata
 from collections.abc import Sequence
 
-from nmtkit.text.nfkc import nfkc
 from nmtkit.text.tokenizer import Tokenizer
 
 _SPACES_AND_CONTROLS = ("Zs", "Zl", "Zp", "Cc", "Cf")
@@ -47,7 +46,7 @@ def _split(line: str, source: Tokenizer) -> list[str]:
 def _is_plain(character: str) -> bool:
     """Whether normalization cannot turn a character into spaces, or delete it."""
     is_visible = unicodedata.category(character) not in _SPACES_AND_CONTROLS
-    return is_visible and nfkc(character) == character
+    return is_visible and unicodedata.normalize("NFKC", character) == character
 
 
 def _word_counts(texts: Sequence[str], source: Tokenizer) -> list[int]:
