@@ -34,7 +34,6 @@ from nmtkit.wording import did_you_mean
 COMMON = "Common options"
 _SECONDS_TO_REPORT = 2.0
 _NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR)
-_ONCE = ("input", "output", "config")  # a second one would silently discard a file; of other options the last counts
 _MEMORY_ADVICE = "stop other processes, or raise the limit (ulimit -v)"
 _LACK_OF_MEMORY = ("failed to map", "cannot allocate memory", "cannot map")  # when glibc or musl loads a library
 _raised: list[BaseException] = []  # by signals since the command began
@@ -91,16 +90,6 @@ class Command(click.Command):
     def _completion_variable(self) -> str:
         """The environment variable by which a shell asks for completions: _NMT_TRAIN_COMPLETE."""
         return f"_{self.name}_complete".replace("-", "_").upper()
-
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        if context.resilient_parsing:  # an incomplete command line, to complete
-            return super().parse_args(context, args)
-        _, _, order = self.make_parser(context).parse_args(list(args))
-        rest = super().parse_args(context, args)
-        for parameter in order:
-            if parameter.name in _ONCE and order.count(parameter) > 1:
-                raise UserError(f"{flag(parameter.name)} is given twice: give it once")
-        return rest
 
     def get_help(self, context: click.Context) -> str:
         """The help text: in panels on a terminal, plain elsewhere."""

@@ -159,11 +159,6 @@ def given(name: str) -> bool:
     return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
-def in_file(name: str) -> Any:
-    """The value of the option `name` in the `--config` file, or None."""
-    return (click.get_current_context().default_map or {}).get(name)
-
-
 def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: str) -> None:
     """Reset the options `names` that come from the `--config` file if one of `causes` is on the command line.
 

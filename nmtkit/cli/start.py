@@ -1,11 +1,14 @@
 """The commands, their modules, and their entry points."""
 
 import signal
+import sys
 import types
 from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 from typing import TYPE_CHECKING, NoReturn
+
+from nmtkit.wording import first_line
 
 if TYPE_CHECKING:
     import click
@@ -28,7 +31,11 @@ def start(name: str) -> NoReturn:
     """Run the command nmt-`name` with the arguments of this process, and exit."""
     if name == "train" and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         signal.signal(signal.SIGUSR1, _ignore)  # there is nothing to save before the training begins
-    load_command(name).main()
+    try:
+        command = load_command(name)
+    except ImportError as error:
+        sys.exit(f"nmt-{name}: cannot load a library: {first_line(error)}")
+    command.main()
     raise AssertionError("a command exits")
 
 

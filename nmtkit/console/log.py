@@ -69,10 +69,7 @@ def write_result(table: terminal.Table, lines: Sequence[str]) -> None:
 
 def write_traceback(error: BaseException) -> None:
     """Write the traceback of an error to stderr."""
-    if styled():
-        _write(terminal.styled_traceback(error, terminal.width(sys.stderr)))
-    else:
-        _write_lines("".join(traceback.format_exception(error)))
+    _write_lines("".join(traceback.format_exception(error)))
 
 
 def _write(text: str) -> None:

@@ -122,22 +122,6 @@ def test_a_run_resumed_from_an_older_checkpoint_has_each_update_once_and_in_orde
     assert all(list(values) == [2, 4, 6] for tag, values in shown.items() if tag.startswith(("sentences/", "valid/")))
 
 
-def test_a_run_with_the_options_of_another_does_not_write_to_its_tensorboard_folder(
-    train: Train, tmp_path: Path
-) -> None:
-    first, board = tmp_path / "first", tmp_path / "board"
-    train(first, "--max-updates", 1, "--tensorboard", board)
-    events = {path: path.read_bytes() for path in board.iterdir()}
-    inherited = ("--config", first / "options.json")
-    told = train(tmp_path / "second", *inherited).stderr.decode()
-    assert f"--tensorboard {board} belongs to the run in {first}" in told
-    assert {path: path.read_bytes() for path in board.iterdir()} == events
-    told = train(tmp_path / "third", *inherited, "--tensorboard", tmp_path / "own").stderr.decode()
-    assert "belongs to the run" not in told
-    assert any((tmp_path / "own").iterdir())
-    told = train(first, *inherited, "--max-updates", 2).stderr.decode()
-    assert "belongs to the run" not in told
-    assert len(list(board.iterdir())) == 2
 
 
 def test_a_resumed_run_drops_malformed_lines_of_metrics(tmp_path: Path) -> None:
