@@ -97,6 +97,8 @@ def check_readable(path: Path) -> None:
 def _open_text(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file, decompressed according to its suffix, at its first line. Raises UserError if it is not text."""
     with _as_user_errors(path):
+        if path.suffix in _OPENERS and path.is_file() and not path.stat().st_size:
+            raise EOFError("it is empty")  # an empty text to gzip
         file = io.BufferedReader(_OPENERS.get(path.suffix, WaitingFile)(path), _READ_BYTES)
     with file:
         with _as_user_errors(path):

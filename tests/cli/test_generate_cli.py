@@ -252,24 +252,17 @@ class Harmful:
 
 
 def damaged(content: bytes) -> dict[str, bytes]:
-    flipped = bytearray(content)
-    flipped[len(content) // 2] ^= 1
     return {
         "cut": content[:-100],
-        "empty": b"",
-        "flipped": bytes(flipped),
         "text": b"not a checkpoint\n",
     }
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "text"])
-def test_damaged_checkpoints_are_refused(
-    damage: str, run_here: Run, run_command: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("damage", ["cut", "text"])
+def test_damaged_checkpoints_are_refused(damage: str, run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.pt"
     path.write_bytes(damaged(tiny_checkpoint.read_bytes())[damage])
-    run = run_command if damage in ("cut", "flipped") else run_here
-    refused(run("nmt-generate", "--checkpoint", path, input=b"a dog\n"), str(path))
+    refused(run_here("nmt-generate", "--checkpoint", path, input=b"a dog\n"), str(path))
 
 
 @pytest.mark.parametrize("container", ["zip", "pickle"])

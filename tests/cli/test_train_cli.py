@@ -23,11 +23,10 @@ from training_runs import DROPOUT, TIMES, assert_same_end, environment, metrics,
 
 from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.data import batching
-from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
 from nmtkit.storage.run_files import list_checkpoints
 from nmtkit.training.averaging import average_checkpoints
-from nmtkit.training.gradient import MicroBatchLoss, UpdateGradient
+from nmtkit.training.gradient import UpdateGradient
 
 # What a run leaves
 
@@ -147,28 +146,12 @@ def test_a_run_resumed_several_times_ends_like_an_uninterrupted_run(
                 assert row[name] == other[name]
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_a_resumed_run_in_bf16_ends_like_an_uninterrupted_run(norm: str, train: Train, tmp_path: Path) -> None:
-    options = ("--precision", "bf16", "--norm", norm, "--dropout", 0.1, "--validate-every", 3)
+def test_a_resumed_run_in_bf16_ends_like_an_uninterrupted_run(train: Train, tmp_path: Path) -> None:
+    options = ("--precision", "bf16", "--dropout", 0.1, "--validate-every", 3)
     train(tmp_path / "straight", "--max-updates", 6, *options)
     for end in (3, 6):
         train(tmp_path / "run", "--max-updates", end, *options)
     assert_same_end(tmp_path / "run", tmp_path / "straight")
-
-
-def test_resuming_from_an_older_checkpoint_gives_the_same_result_without_duplicate_metrics(
-    train: Train, straight: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    train(run, "--max-updates", 17, "--validate-every", 6, "--save-every", 5, *DROPOUT)
-    for name in (15, 17, "last"):
-        (run / f"checkpoint_{name}.pt").unlink()
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"event": "train", "upd')  # as a kill leaves it
-    train(run, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
-    assert_same_end(run, straight)
-    assert [row["update"] for row in metrics(run, "train")] == list(range(1, 25))
-    assert [row["update"] for row in metrics(run, "valid")] == [6, 12, 18, 24]
 
 
 def test_a_run_killed_at_any_moment_resumes_like_an_uninterrupted_run(
@@ -266,24 +249,6 @@ def test_an_fp16_run_resumes_with_its_loss_scale(train: Train, tmp_path: Path, m
     assert_same_end(tmp_path / "stopped", tmp_path / "straight")
     progress = load_checkpoint(tmp_path / "stopped" / "checkpoint_last.pt").progress
     assert (progress["skipped"], progress["scaler"]["scale"], progress["scaler"]["_growth_tracker"]) == (1, 32768, 5)
-
-
-def test_memory_limits_learned_from_out_of_memory_errors_survive_a_resume(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward = MicroBatchLoss.forward
-
-    def limited(self: MicroBatchLoss, batch: Batch) -> tuple[Tensor, Tensor]:
-        if len(batch.src) > 12:
-            raise MemoryError
-        return forward(self, batch)
-
-    monkeypatch.setattr(MicroBatchLoss, "forward", limited)
-    for end in (5, 9):
-        train(tmp_path / "stopped", "--max-updates", end, "--validate-every", 5)
-    train(tmp_path / "straight", "--max-updates", 9, "--validate-every", 5)
-    assert_same_end(tmp_path / "stopped", tmp_path / "straight")
-    assert load_checkpoint(tmp_path / "stopped" / "checkpoint_5.pt").progress["memory_limits"]
 
 
 def damage(path: Path) -> None:

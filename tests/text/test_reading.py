@@ -37,13 +37,13 @@ def test_a_missing_side_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
-@pytest.mark.parametrize("damage", ["cut", "changed"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "changed"])
 def test_a_damaged_file_is_reported(tmp_path: Path, suffix: str, damage: str) -> None:
     content = COMPRESS[suffix]("\n".join(map(str, range(5000))).encode())
     middle = len(content) // 2
-    bad = content[:middle] if damage == "cut" else content[:middle] + bytes(8) + content[middle + 8 :]
+    bad = {"empty": b"", "cut": content[:middle], "changed": content[:middle] + bytes(8) + content[middle + 8 :]}
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(bad)
+    path.write_bytes(bad[damage])
     with pytest.raises(UserError, match=f"a{suffix}"):
         list(read_lines(path))
 
