@@ -8,22 +8,20 @@ import re
 import signal
 import sys
 import time
+import types
 import typing
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
 from click.shell_completion import shell_complete, split_arg_string
 
-from nmtkit.cli.config_file import is_text, read_config_file
+from nmtkit.cli.config_file import read_config_file
 from nmtkit.cli.help_panels import help_in_panels
-from nmtkit.cli.load_errors import MEMORY_ADVICE, describe_load_error
 from nmtkit.cli.moved_options import moved
 from nmtkit.cli.options import PathName
 from nmtkit.cli.other_toolkits import answer
-from nmtkit.cli.signals import Terminated, raise_signals, raised
 from nmtkit.config import flag
 from nmtkit.console.log import LostReader, escape_python_messages, write_error, write_traceback
 from nmtkit.console.terminal import is_styled, width
@@ -35,8 +33,27 @@ from nmtkit.wording import did_you_mean
 
 COMMON = "Common options"
 _SECONDS_TO_REPORT = 2.0
-_NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR, errno.ELOOP)
-_ONCE = ("input", "output", "config")  # a second one would silently discard a file; of other options the last counts
+_NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR)
+_MEMORY_ADVICE = "stop other processes, or raise the limit (ulimit -v)"
+_LACK_OF_MEMORY = ("failed to map", "cannot allocate memory", "cannot map")  # when glibc or musl loads a library
+_raised: list[BaseException] = []  # by signals since the command began
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Not an Exception, so that no handler of failures catches it."""
+
+
+def _raise_signals() -> None:
+    """Raise KeyboardInterrupt for SIGINT and `Terminated` for SIGTERM, in the main thread."""
+    _raised.clear()
+    signal.signal(signal.SIGTERM, _raise)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell ignores it for a background job
+        signal.signal(signal.SIGINT, _raise)
+
+
+def _raise(number: int, frame: types.FrameType | None) -> None:
+    _raised.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
+    raise _raised[-1]
 
 
 class Command(click.Command):
@@ -74,16 +91,6 @@ class Command(click.Command):
         """The environment variable by which a shell asks for completions: _NMT_TRAIN_COMPLETE."""
         return f"_{self.name}_complete".replace("-", "_").upper()
 
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        if context.resilient_parsing:  # an incomplete command line, to complete
-            return super().parse_args(context, args)
-        _, _, order = self.make_parser(context).parse_args(list(args))
-        rest = super().parse_args(context, args)
-        for parameter in order:
-            if parameter.name in _ONCE and order.count(parameter) > 1:
-                raise UserError(f"{flag(parameter.name)} is given twice: give it once")
-        return rest
-
     def get_help(self, context: click.Context) -> str:
         """The help text: in panels on a terminal, plain elsewhere."""
         if is_styled(sys.stdout):
@@ -110,8 +117,10 @@ class Command(click.Command):
         arguments = list(sys.argv[1:] if args is None else args)
         try:
             code = self._exit_code(arguments)
-        except Exception as error:
-            code = self._unexpected(error)
+        except Exception:
+            if not _raised:
+                raise  # a bug
+            code = self._report_signal(_raised[0])  # code in C has turned its exception into another one
         for stream in (sys.stdout, sys.stderr):
             try:
                 if stream is not None:
@@ -125,13 +134,12 @@ class Command(click.Command):
         sys.exit(code)
 
     def _exit_code(self, arguments: list[str]) -> int:
-        raise_signals()
+        _raise_signals()
         self.debug = "--debug" in arguments  # for errors before click parses it
-        if sys.stdin is None:  # closed by the caller (<&-): a command that reads it fails, like other tools
-            sys.stdin = open(os.devnull, "w")  # noqa: SIM115, PTH123
-        if sys.stderr is None:  # closed as well: no file that is opened later may take its place, here or in workers
-            sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
-            os.set_inheritable(sys.stderr.fileno(), True)
+        for name in ("stdin", "stderr"):
+            if getattr(sys, name) is None:  # closed by the caller (2>&-): no file that is opened later may be it
+                setattr(sys, name, stream := open(os.devnull, "w"))  # noqa: SIM115, PTH123
+                os.set_inheritable(stream.fileno(), True)  # by workers
         escape_python_messages()
         try:
             if sys.stdout is None:
@@ -143,7 +151,6 @@ class Command(click.Command):
             _check_text(arguments)
             # Not click's own main, which turns a closed pipe into exit code 1.
             with self.make_context(self.name, list(arguments)) as context:
-                _check_current_folder()
                 self.invoke(context)
             sys.stdout.flush()
         except click.exceptions.Exit as exit:
@@ -157,34 +164,22 @@ class Command(click.Command):
         except ReportedElsewhere as error:
             return _let_another_report(error.exit_code)
         except (NmtkitError, ImportError, OSError, MemoryError) as error:
-            if before := raised():
-                return self._report_signal(before)
+            if _raised:
+                return self._report_signal(_raised[0])
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
         return 0
 
     def _complete(self, instruction: str) -> int:
         """Print completions of a command line, or the script that makes a shell ask for them."""
+        if instruction == "bash_complete" and _completes_redirection():
+            click.echo("file,")  # the form of click's script for bash, which then completes names of files
+            return 0
         variable = self._completion_variable
-        try:
-            if instruction == "bash_complete" and _completes_redirection():
-                click.echo("file,")  # the form of click's script for bash, which then completes names of files
-                return 0
-            code = shell_complete(self, {}, str(self.name), variable, instruction)
-        except (KeyError, ValueError, IndexError):
-            raise UserError(f"{variable} is set for completion, without COMP_WORDS or COMP_CWORD: unset it") from None
-        if code:
+        if shell_complete(self, {}, str(self.name), variable, instruction):
             raise UserError(f"{variable}={instruction} does not ask for completions: unset it")
         sys.stdout.flush()
-        return code
-
-    def _unexpected(self, error: Exception) -> int:
-        """Report a signal or lack of memory that caused the error; raise any other again: it is a bug."""
-        if isinstance(error, RuntimeError) and str(error) == "std::bad_alloc":  # from torch while it is imported
-            return self._report(_one_line(MemoryError()), RunError.exit_code)
-        if (before := raised()) is None:
-            raise error
-        return self._report_signal(before)
+        return 0
 
     def _report_signal(self, error: BaseException) -> int:
         if isinstance(error, Terminated):
@@ -256,17 +251,9 @@ def _completes_redirection() -> bool:
 def _check_text(arguments: Sequence[str]) -> None:
     """Refuse arguments that are not text: a checkpoint cannot store them, and torch cannot open such files."""
     for word in arguments:
-        if not is_text(word):
-            shown, encoding = os.fsencode(word).decode("ascii", "backslashreplace"), sys.getfilesystemencoding().upper()
-            raise UserError(f"{shown}: not {encoding}: if it is a file, rename it")
-
-
-def _check_current_folder() -> None:
-    """Refuse to run in a folder that was removed: libraries of torch would end the process with a message of theirs."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise UserError("the current folder was removed: change to another one") from None
+        if "\udc80" <= max(word, default="") <= "\udcff":  # Python's replacement for bytes that cannot be decoded
+            shown = os.fsencode(word).decode("ascii", "backslashreplace")
+            raise UserError(f"{shown}: not {sys.getfilesystemencoding().upper()}: if it is a file, rename it")
 
 
 def _complete_stdout(stdout: typing.TextIO) -> typing.TextIO:
@@ -302,13 +289,23 @@ def _is_from_file(error: click.UsageError) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    text = describe_load_error(error) if isinstance(error, ImportError) else str(error)
-    if isinstance(error, OSError) and error.strerror:
+    text = str(error)
+    if isinstance(error, ImportError):
+        text = _describe_load_error(error)
+    elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, MemoryError) and not text:
-        text = f"out of memory: {MEMORY_ADVICE}"
-    text = text or type(error).__name__
-    return " ".join(text.split())
+    elif isinstance(error, MemoryError):
+        text = text or f"out of memory: {_MEMORY_ADVICE}"
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _describe_load_error(error: ImportError) -> str:
+    """The library and the reason. A page of advice, such as numpy's, is replaced by the error that it explains."""
+    first: BaseException = error
+    while isinstance(cause := first.__cause__ or first.__context__, ImportError | OSError):
+        first = cause
+    lacks_memory = any(words in str(first).lower() for words in _LACK_OF_MEMORY)
+    return f"cannot load a library: {first}" + f"; {_MEMORY_ADVICE}" * lacks_memory
 
 
 def _discard(stream: typing.TextIO) -> None:

@@ -23,7 +23,6 @@ from nmtkit.errors import UserError
 from nmtkit.wording import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
-_MANY = 8  # choices with the same beginning that an error message lists one by one
 _EMPTY = "the {} is empty: is a shell variable unset?"
 
 
@@ -73,7 +72,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argum
         if spelled not in words:
             similar = [word for word in self.choices if word.endswith(f"_{value}")]
             near = f" Did you mean {similar[0]}?" if len(similar) == 1 else did_you_mean(str(value), self.choices)
-            self.fail(f"{value!r} is not one of {_listed(self.choices)}.{near}", parameter, context)
+            self.fail(f"{value!r} is not one of {', '.join(self.choices)}.{near}", parameter, context)
         return words[spelled]
 
 
@@ -160,11 +159,6 @@ def given(name: str) -> bool:
     """Whether the user set the option `name`, on the command line or in the `--config` file."""
     source = click.get_current_context().get_parameter_source(name)
     return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
-
-
-def in_file(name: str) -> Any:
-    """The value of the option `name` in the `--config` file, or None."""
-    return (click.get_current_context().default_map or {}).get(name)
 
 
 def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: str) -> None:
@@ -278,15 +272,3 @@ def _kind(annotation: Any) -> tuple[Any, bool, bool]:
         (kind,) = [argument for argument in arguments if argument is not type(None)]
         return kind, True, False
     return annotation, False, False
-
-
-def _listed(words: Sequence[str]) -> str:
-    """The words as a list. Many with the same beginning, up to the first `_`, are combined: table3_{a_h1,a_h4}."""
-    by_beginning: dict[str, list[str]] = {}
-    for word in words:
-        by_beginning.setdefault(word.partition("_")[0], []).append(word)
-    for beginning, alike in by_beginning.items():
-        if len(alike) > _MANY:
-            ends = ",".join(word.removeprefix(f"{beginning}_") for word in alike)
-            by_beginning[beginning] = [f"{beginning}_{{{ends}}}"]
-    return ", ".join(word for alike in by_beginning.values() for word in alike)

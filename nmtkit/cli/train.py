@@ -15,13 +15,12 @@ from nmtkit.cli.options import (
     given,
     ignore_from_file,
     ignore_or_refuse,
-    in_file,
     options,
     refuse_idle,
 )
 from nmtkit.cli.other_toolkits import ARCHITECTURES
 from nmtkit.config import flag
-from nmtkit.console.log import LogConfig, configure, logger
+from nmtkit.console.log import LogConfig, configure
 from nmtkit.errors import UserError
 from nmtkit.machine.torchrun import place_of_process
 from nmtkit.model.config import ModelConfig
@@ -123,18 +122,7 @@ def main(dataset: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     same weights as a run without interruption. Sections (§) are those of "Attention Is All You Need".
     """
     configure(log, is_main=place_of_process().rank == 0)
-    groups["checkpoints"] = _without_board_of_another_run(groups["checkpoints"])
     from nmtkit.training.trainer import train  # imports torch, which --help does not wait for
 
     first, *others = dataset
     train(first, TrainingOptions(**groups), others)
-
-
-def _without_board_of_another_run(checkpoints: CheckpointConfig) -> CheckpointConfig:
-    """The options without a TensorBoard folder that comes from another run's options.json: it belongs to that run."""
-    board, run = in_file("tensorboard"), in_file("save_dir")
-    is_inherited = board is not None and run is not None and checkpoints.tensorboard == Path(board)
-    if not is_inherited or checkpoints.save_dir.absolute() == Path(run).absolute():
-        return checkpoints
-    logger.warning("--tensorboard %s belongs to the run in %s: use another folder for this run", board, run)
-    return replace(checkpoints, tensorboard=None)

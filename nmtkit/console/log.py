@@ -11,8 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 from nmtkit.config import Config, option
 from nmtkit.console import terminal
@@ -70,10 +69,7 @@ def write_result(table: terminal.Table, lines: Sequence[str]) -> None:
 
 def write_traceback(error: BaseException) -> None:
     """Write the traceback of an error to stderr."""
-    if styled():
-        _write(terminal.styled_traceback(error, terminal.width(sys.stderr)))
-    else:
-        _write_lines("".join(traceback.format_exception(error)))
+    _write_lines("".join(traceback.format_exception(error)))
 
 
 def _write(text: str) -> None:
@@ -148,26 +144,15 @@ _stderr = _Stderr()
 
 def escape_python_messages() -> None:
     """Route Python's warnings and the tracebacks of unhandled errors through `write_line`."""
-    warnings.showwarning = _write_warning
+    warnings.showwarning = _write_warning  # type: ignore[assignment]  # called without names
     if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = _write_unhandled
+        sys.excepthook = lambda kind, error, trace: write_traceback(error)
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = lambda unhandled: write_traceback(unhandled.exc_value or unhandled.exc_type())
 
 
-def _write_unhandled(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    write_traceback(error)
-
-
-def _write_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    _write_lines(warnings.formatwarning(message, category, filename, lineno, line))
+def _write_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+    _write_lines(warnings.formatwarning(message, category, filename, lineno))
 
 
 def _write_lines(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Styled output on a terminal: colour, aligned numbers, tables and tracebacks, rendered by rich.
+"""Styled output on a terminal: colour, aligned numbers and tables, rendered by rich.
 
 Callers check `is_styled` first. The functions return text whose only escape sequences are for colour: text from outside
 is never read as markup, and its control characters are escaped.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 from nmtkit.wording import escaped, format_value
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import RenderableType
 
 # rich is slow to import and not needed in a pipe, so only the functions that use it import it.
 
@@ -107,41 +107,11 @@ def styled_table(table: Table, columns: int) -> str:
     return _render(Group(grid, command) if table.next else grid, columns)
 
 
-def styled_traceback(error: BaseException, columns: int) -> str:
-    """The traceback of an error, with the lines of code around each call."""
-    from rich.traceback import Traceback
-
-    trace = Traceback.from_exception(
-        type(error), error, error.__traceback__, width=columns, extra_lines=1, word_wrap=True
-    )
-    for stack in trace.trace.stacks:
-        stack.exc_value = _escaped_lines(stack.exc_value)  # rich would drop some control characters
-    return _render(trace, columns)
-
-
-class _Escaped:
-    """A renderable with the control characters of its text escaped."""
-
-    def __init__(self, content: "RenderableType") -> None:
-        self.content = content
-
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        from rich.segment import Segment
-
-        for segment in console.render(self.content, options):
-            yield Segment(_escaped_lines(segment.text), segment.style and segment.style.update_link(None))
-
-
-def _escaped_lines(text: str) -> str:
-    """Text with its control characters escaped, except newlines."""
-    return "\n".join(map(escaped, text.split("\n")))
-
-
 def _render(content: "RenderableType", columns: int | None) -> str:
     """The content with escape sequences. Without `columns` it is not wrapped, so a copied line stays one line."""
     from rich.console import Console
 
     output = io.StringIO()
     console = Console(file=output, force_terminal=True, width=columns or 10_000, highlight=False, legacy_windows=False)
-    console.print(_Escaped(content), soft_wrap=columns is None)
+    console.print(content, soft_wrap=columns is None)
     return output.getvalue().removesuffix("\n")

@@ -10,10 +10,8 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from importlib.machinery import PathFinder
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -28,7 +26,6 @@ R = TypeVar("R")
 _END = object()  # of the tasks
 TASKS_AHEAD = 4  # tasks per worker started before the oldest result is due: this bounds the memory
 _SAFE_PATH = "PYTHONSAFEPATH"  # set, Python does not import from the current folder
-_starting = threading.Lock()  # the environment is that of all threads
 
 
 @dataclass
@@ -65,7 +62,7 @@ class WorkerPool:
                 process = context.Process(
                     target=_run_worker, args=(child_end, log.config()), name=f"worker {number}", daemon=True
                 )
-                with _starting, _no_imports_from_current_folder(), _sigint_blocked():
+                with _starting():
                     process.start()
                 child_end.close()
                 self._processes[parent_end] = process
@@ -184,48 +181,37 @@ def import_nothing_from_current_folder() -> None:
     It may be that of a model, and so run its code. Raises UserError before Python 3.11 if it would.
     """
     if sys.version_info < (3, 11):
-        refuse_hiding_modules(Path.cwd())
+        modules, packages = Path.cwd().glob("*.py*"), Path.cwd().glob("*/__init__.py")
+        found = {path.stem for path in modules} | {path.parent.name for path in packages}
+        for name in found & sys.stdlib_module_names & sys.modules.keys():
+            raise UserError(f"the module {name} in this folder would replace that of Python: use another folder")
     os.environ[_SAFE_PATH] = "1"
 
 
 @contextlib.contextmanager
-def _no_imports_from_current_folder() -> Iterator[None]:
-    """Start processes that import nothing from the current folder, before they have the path of the parent."""
+def _starting() -> Iterator[None]:
+    """Start processes that import nothing from the current folder, and in which SIGINT is blocked.
+
+    Ctrl-C reaches every process, and the parent decides. SIGTERM waits: a process that is started by half would print
+    a traceback.
+    """
     before = os.environ.get(_SAFE_PATH)
     import_nothing_from_current_folder()
+    resource_tracker.ensure_running()  # starting it later would unblock SIGINT
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         if before is None:
             del os.environ[_SAFE_PATH]
         else:
             os.environ[_SAFE_PATH] = before
 
 
-def refuse_hiding_modules(folder: Path) -> None:
-    """Raise UserError if a folder has a module with the name of one of Python's own that this process has imported."""
-    for name in sorted(sys.stdlib_module_names & sys.modules.keys()):
-        found = PathFinder.find_spec(name, [str(folder)])
-        if found is not None and found.has_location:
-            raise UserError(
-                f"{found.origin} would run in the workers in place of Python's own module: rename it, or run the "
-                "command from another folder"
-            )
-
-
-@contextlib.contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """Start processes in which SIGINT is blocked: Ctrl-C reaches every process, and the parent decides."""
-    resource_tracker.ensure_running()  # starting it later would unblock SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _run_worker(connection: Connection, log_config: log.LogConfig | None) -> None:
     """The main loop of a worker: receive a function, then its tasks, until the parent closes the pipe."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     if log_config is not None:
         log.configure(log_config)
         log.escape_python_messages()

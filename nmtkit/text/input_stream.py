@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Generic, TypeVar
+from queue import Queue
+from typing import TypeVar
 
 from nmtkit.console.log import logger
 from nmtkit.errors import UserError
@@ -29,7 +30,7 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> "Shard":
         """Parse 2/8, the second of eight. Raises UserError for anything else."""
-        match = re.fullmatch("([0-9]{1,18})/([0-9]{1,18})", text)  # int() refuses thousands of digits
+        match = re.fullmatch("([0-9]+)/([0-9]+)", text)
         if not match or not 1 <= int(match[1]) <= int(match[2]):
             raise UserError(f"--shard {text}: I/N is expected, the I-th of N parts, such as 1/8")
         return cls(int(match[1]), int(match[2]))
@@ -58,10 +59,28 @@ def chunks_as_they_come(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
     A thread prefetches up to `size` items while a chunk is processed. It ends with the source or with the process.
     """
-    reader = _Reader(items, size)
-    threading.Thread(target=reader.run, name="reader", daemon=True).start()
-    while chunk := reader.take():
+    waiting: Queue[list[T]] = Queue(size)  # an item each, and an empty list at the end
+    failure: list[Exception] = []
+
+    def read() -> None:
+        try:
+            for item in items:
+                waiting.put([item])
+        except Exception as error:
+            failure.append(error)
+        waiting.put([])
+
+    threading.Thread(target=read, name="reader", daemon=True).start()
+    while found := waiting.get():
+        chunk = [*found]
+        while found and len(chunk) < size and not waiting.empty():
+            found = waiting.get()
+            chunk += found
         yield chunk
+        if not found:
+            break
+    if failure:
+        raise failure[0]
 
 
 def reads_terminal(what_enter_does: str) -> bool:
@@ -70,38 +89,3 @@ def reads_terminal(what_enter_does: str) -> bool:
         return False
     logger.info("reading from the terminal: press Enter to %s, Ctrl-D to finish", what_enter_does)
     return True
-
-
-class _Reader(Generic[T]):
-    """A bounded queue between the thread that reads items and the thread that takes them."""
-
-    def __init__(self, items: Iterable[T], limit: int) -> None:
-        self._items, self._limit = items, limit
-        self._waiting: list[T] = []
-        self._ended = False
-        self._error: Exception | None = None
-        self._change = threading.Condition()
-
-    def run(self) -> None:
-        """Read to the end, or to an error, which `take` raises."""
-        try:
-            for item in self._items:
-                with self._change:
-                    self._change.wait_for(lambda: len(self._waiting) < self._limit)
-                    self._waiting.append(item)
-                    self._change.notify()
-        except Exception as error:
-            self._error = error
-        with self._change:
-            self._ended = True
-            self._change.notify()
-
-    def take(self) -> list[T]:
-        """All items that have been read, at least one; an empty list at the end."""
-        with self._change:
-            self._change.wait_for(lambda: bool(self._waiting) or self._ended)
-            taken, self._waiting = self._waiting, []
-            self._change.notify()
-        if self._error is not None and not taken:
-            raise self._error
-        return taken

@@ -111,7 +111,7 @@ class SentencePieceTokenizer:
         self._to_vocab = [UNK] * size
         for number, i in enumerate(model_ids, len(SPECIALS)):
             self._to_vocab[i] = number
-        self._unknown = _decode(self._processor, [unknown]).strip()
+        self._unknown = self._processor.decode([unknown]).strip()
         self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *model_ids))  # text has no control pieces
 
     def symbols(self) -> Collection[str]:
@@ -124,7 +124,7 @@ class SentencePieceTokenizer:
         return [[self._to_vocab[i] for i in sentence] for sentence in encoded]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return _on_one_line(_decode(self._processor, [self._to_model[i] for i in ids]))
+        return _on_one_line(self._processor.decode([self._to_model[i] for i in ids]))
 
     def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
         added = _surfaces(self.vocab.to_pieces(ids))
@@ -180,7 +180,7 @@ class SentencePieceVocabTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Join the pieces by the SentencePiece model; special ids, UNK among them, have no text."""
         pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
-        return _on_one_line(_decode(self._processor, pieces).replace(_SPACE, " ").strip())
+        return _on_one_line(self._processor.decode(pieces).replace(_SPACE, " ").strip())
 
     def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
         return _surfaces(self.vocab.to_pieces(ids, chain.from_iterable(self._segmented([text]))))
@@ -200,7 +200,7 @@ def _user_defined(model: bytes) -> list[str]:
 
 
 def _load_processor(model: bytes) -> Any:
-    """Load a SentencePiece model. Raises UserError if it is malformed, or has text that is not UTF-8."""
+    """Load a SentencePiece model. Raises UserError if it is malformed."""
     from sentencepiece import SentencePieceProcessor  # deferred: it would double the time of `--help`
 
     processor = SentencePieceProcessor()
@@ -208,14 +208,8 @@ def _load_processor(model: bytes) -> Any:
         processor.load_from_serialized_proto(model)
         for number in range(processor.get_piece_size()):
             processor.id_to_piece(number)
-        unknown = processor.unk_id()
-        if unknown < 0:
-            raise UserError("a SentencePiece model without a piece for unknown text")
-        processor.decode([unknown])
-    except UnicodeDecodeError as error:
-        raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
-    except RuntimeError as error:
-        raise UserError("not a SentencePiece model") from error
+    except (RuntimeError, UnicodeDecodeError) as error:
+        raise UserError("not a SentencePiece model, or a damaged one") from error
     return processor
 
 
@@ -227,21 +221,6 @@ def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
         if not all(isinstance(line, str) for line in lines):
             raise
         raise UserError("the text has a lone surrogate, which is not a character") from error
-    except UnicodeDecodeError as error:
-        raise _damaged_rules() from error
-
-
-def _decode(processor: Any, pieces: Sequence[int] | Sequence[str]) -> str:
-    """The text of model ids or pieces."""
-    try:
-        text: str = processor.decode(pieces)
-    except UnicodeDecodeError as error:
-        raise _damaged_rules() from error
-    return text
-
-
-def _damaged_rules() -> UserError:
-    return UserError("the rules of the SentencePiece model make text that is not UTF-8: the model is damaged")
 
 
 def _on_one_line(text: str) -> str:

@@ -157,7 +157,7 @@ def test_preprocessing_a_corpus_does_not_import_torch(tmp_path: Path) -> None:
     assert not has_torch
 
 
-def test_only_log_the_signal_handler_and_the_start_write_to_stderr() -> None:
+def test_only_log_and_the_signal_handler_write_to_stderr() -> None:
     """`log` escapes control characters; `terminal` prints into strings."""
     writing = re.compile(r"\bprint\(|err=True|file=sys\.stderr|stderr\.write|print_exc|os\.write\(")
     found = {
@@ -166,7 +166,6 @@ def test_only_log_the_signal_handler_and_the_start_write_to_stderr() -> None:
     del found["console.log"], found["console.terminal"]
     assert {module: calls for module, calls in found.items() if calls} == {
         "training.interruption": ["os.write("],  # in a signal handler, with a constant text
-        "cli.start": ["stderr.write"],  # when even `log` may not be loaded
     }
 
 

@@ -30,7 +30,6 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.inputs import SplitInput
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.translator import Translator
-from nmtkit.machine import native_build
 from nmtkit.scoring.bleu import bleu, chrf
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
 from nmtkit.text.vocabulary import UNK, Vocabulary
@@ -100,62 +99,6 @@ def test_every_input_line_gives_one_output_line_whatever_it_contains(generate_ap
     assert re.search(r" \| precision (bf16|fp32)(, (not compiled|AVX2|AVX-512( with VNNI)?))?\n", messages)
 
 
-@pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
-def test_the_summary_suggests_int8_if_it_is_faster(generate: Run) -> None:
-    for precision, named in (("auto", True), ("fp32", True), ("int8", False), ("bf16", False)):
-        done = generate("--device", "cpu", "--precision", precision, input=b"a dog\n")
-        assert done.returncode == 0, done.stderr
-        assert (b"--precision int8 is faster on this CPU" in done.stderr) == named
-
-
-def test_unknown_source_tokens_are_reported_and_many_give_a_warning(
-    run_here: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    checkpoint, path = load_checkpoint(tiny_checkpoint), tmp_path / "space.pt"
-    source = SpaceTokenizer(Vocabulary(checkpoint.source.vocab.pieces))
-    save_checkpoint(path, replace(checkpoint, source=source))
-    for text, percent, doubted in ((b"\xe2\x96\x81the " * 8 + b"dog\n", "10", False), (b"the-dog\n\n", "33.33", True)):
-        done = run_here("nmt-generate", "--checkpoint", path, *FAST, input=text)
-        assert done.returncode == 0, done.stderr
-        messages = done.stderr.decode()
-        assert f" | en unknown % {percent} | precision " in messages
-        assert ("of the tokens of stdin are unknown to the vocabulary: is it segmented" in messages) == doubted
-
-
-@pytest.mark.parametrize(("text", "lines"), [(b"", 0), (b"\n", 1), (b"\n\n \n", 3)])
-def test_input_without_text_gives_only_blank_lines(text: bytes, lines: int, generate: Run) -> None:
-    done = generate(input=text)
-    assert (done.returncode, done.stdout) == (0, b"\n" * lines), done.stderr
-
-
-def started(checkpoint: Path, *arguments: str) -> "subprocess.Popen[bytes]":
-    """nmt-generate, running, with pipes to talk to it."""
-    command = [sys.executable, f"{BIN}/nmt-generate", "--checkpoint", f"{checkpoint}", *map(str, FAST), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def test_a_closed_pipe_stops_generation_quietly(tiny_checkpoint: Path) -> None:
-    command = [
-        sys.executable,
-        f"{BIN}/nmt-generate",
-        "--checkpoint",
-        f"{tiny_checkpoint}",
-        *map(str, FAST),
-        "--buffer",
-        "2",
-    ]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
-        process.stdin.write(b"the dog\n" * 2000)
-        process.stdin.close()
-        assert process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait() == 141
-
-
 def test_a_run_whose_messages_lose_their_reader_exits_with_141_without_output(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -169,26 +112,6 @@ def test_a_run_whose_messages_lose_their_reader_exits_with_141_without_output(
     os.close(stderr)
     assert done.returncode == 128 + signal.SIGPIPE
     assert not output.exists()
-
-
-def test_interactive_mode_translates_each_line_before_reading_the_next(tiny_checkpoint: Path) -> None:
-    command = [
-        sys.executable,
-        f"{BIN}/nmt-generate",
-        "--checkpoint",
-        f"{tiny_checkpoint}",
-        *map(str, FAST),
-        "--interactive",
-    ]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdin
-        assert process.stdout
-        for line in (b"the dog\n", b"\n", b"a cat\n"):
-            process.stdin.write(line)
-            process.stdin.flush()
-            assert (process.stdout.readline() == b"\n") == (line == b"\n")
-        process.stdin.close()
-        assert process.wait() == 0
 
 
 # Formats and files ---------------------------------------------------------------------------------------------
@@ -294,30 +217,6 @@ def test_a_reference_with_a_different_line_count_is_refused_before_translating(
     refused(generate("--input", source, *scored), "has 2 lines, the input has 3")
 
 
-def test_subword_marks_in_the_reference_give_a_warning_with_sacrebleu(generate: Run, tmp_path: Path) -> None:
-    reference = tmp_path / "reference.de"
-    reference.write_text("der h@@ und\n\n▁ei ne ▁kat ze\n", encoding="utf-8")
-    for score, warned in (("--sacrebleu", True), ("--tokenized-bleu", False)):
-        done = generate(score, "--reference", reference, "--quiet", input=b"the dog\n\na cat\n")
-        assert done.returncode == 0, done.stderr
-        warning = "subword marks (@@ or ▁) in 2 of 3 lines of the reference"
-        assert (warning in done.stderr.decode()) == warned
-
-
-@pytest.mark.parametrize("piped", [False, True])
-def test_an_empty_input_is_not_scored_and_an_empty_reference_of_a_text_is_refused(
-    generate: Run, tmp_path: Path, piped: bool
-) -> None:
-    reference = tmp_path / "reference.de"
-    reference.touch()
-    scored = ("--sacrebleu", "--reference", reference, "--quiet")
-    done = generate(*scored, piped=piped)
-    assert (done.returncode, done.stdout) == (0, b"")
-    assert done.stderr.endswith(b"warning: the input has no lines: there is nothing to score\n")
-    done = generate(*scored, input=b"the dog\n", piped=piped)
-    assert (done.returncode, b"has no lines, the input has 1" in done.stderr) == (2, True)
-
-
 def test_reading_from_a_terminal_prints_a_hint(tiny_checkpoint: Path) -> None:
     terminal, its_end = pty.openpty()
     command = [sys.executable, f"{BIN}/nmt-generate", "--checkpoint", f"{tiny_checkpoint}", "--beam", "1"]
@@ -332,19 +231,11 @@ def test_a_dataset_of_another_vocabulary_is_refused(
     generate: Run, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     from nmtkit.text.tokenizer import SpaceTokenizer
-    from nmtkit.text.vocabulary import SPECIALS, Vocabulary
+    from nmtkit.text.vocabulary import SPECIALS
 
     other = make_checkpoint()
     other.source = SpaceTokenizer(Vocabulary([*SPECIALS, "dog"]))
     refused(generate(write_dataset(tmp_path / "data", other)), "different vocabularies", "--input")
-
-
-def test_a_dataset_of_the_opposite_direction_is_refused(
-    generate: Run, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
-) -> None:
-    other = make_checkpoint()
-    other.source_language, other.target_language = other.target_language, other.source_language
-    refused(generate(write_dataset(tmp_path / "data", other)), "is de-en", "translates en-de")
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------
@@ -361,25 +252,17 @@ class Harmful:
 
 
 def damaged(content: bytes) -> dict[str, bytes]:
-    flipped = bytearray(content)
-    flipped[len(content) // 2] ^= 1
     return {
         "cut": content[:-100],
-        "short": content[:1000],
-        "empty": b"",
-        "flipped": bytes(flipped),
         "text": b"not a checkpoint\n",
     }
 
 
-@pytest.mark.parametrize("damage", ["cut", "short", "empty", "flipped", "text"])
-def test_damaged_checkpoints_are_refused(
-    damage: str, run_here: Run, run_command: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("damage", ["cut", "text"])
+def test_damaged_checkpoints_are_refused(damage: str, run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.pt"
     path.write_bytes(damaged(tiny_checkpoint.read_bytes())[damage])
-    run = run_command if damage in ("cut", "flipped") else run_here
-    refused(run("nmt-generate", "--checkpoint", path, input=b"a dog\n"), str(path))
+    refused(run_here("nmt-generate", "--checkpoint", path, input=b"a dog\n"), str(path))
 
 
 @pytest.mark.parametrize("container", ["zip", "pickle"])
@@ -399,15 +282,13 @@ def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Ru
     [
         (["--sacrebleu"], ["--reference FILE"]),
         (["--split", "valid"], ["--split has no effect without a DATASET"]),
-        (["--verify"], ["--verify has no effect without a DATASET"]),
         (["data", "--input", "text.en"], ["mutually exclusive"]),
         (["--reference", "text.de"], ["--sacrebleu"]),
         (["--nbest", 9], ["--nbest 9", "--beam 2"]),
         (["--beam", 0], ["--beam: 0"]),
-        (["--length-penalty", -1], ["--length-penalty: -1"]),
         (["--precision", "fp7"], ["--precision", "fp32"]),
         (["--precision", "fp16", "--device", "cpu"], ["--precision fp16", "use fp32"]),
-        *[([flag, 10**20], [flag, "too large"]) for flag in ("--beam", "--nbest", "--buffer", "--workers")],
+        *[([flag, 10**20], [flag, "too large"]) for flag in ("--beam", "--workers")],
     ],
 )
 def test_invalid_options_are_refused(arguments: list[object], words: list[str], generate: Run) -> None:
@@ -466,32 +347,7 @@ def test_an_output_of_the_shell_is_written_directly(pipe: str, generate: Run, ti
     assert done.stdout == generate(input=b"a dog\n").stdout
 
 
-def test_a_named_pipe_as_output_has_no_partial_file(generate: Run, tmp_path: Path) -> None:
-    """A folder has the name of the .partial file, so that the command would fail if it wrote one."""
-    output = tmp_path / "out"
-    os.mkfifo(output)
-    (tmp_path / "out.partial").mkdir()
-    reader = os.open(output, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        done = generate("--output", output, input=b"a dog\n")
-        assert done.returncode == 0, done.stderr
-        assert os.read(reader, 1 << 16).count(b"\n") == 1
-    finally:
-        os.close(reader)
-
-
-def test_help_does_not_import_torch() -> None:
-    code = "import sys; import nmtkit.cli.generate, nmtkit.cli.average; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=BIN.parent, check=False).returncode == 0
-
-
-@pytest.mark.parametrize("option", ["--input", "--output", "--prefix", "--reference", "--attention-html"])
-def test_a_file_name_that_is_too_long_is_refused(generate: Run, option: str) -> None:
-    more = ["--sacrebleu"] if option == "--reference" else []
-    refused(generate(option, "x" * 300, *more, "--quiet", input=b"a dog\n"), "xxx: File name too long")
-
-
-@pytest.mark.parametrize("read", ["--input", "--prefix", "--checkpoint"])
+@pytest.mark.parametrize("read", ["--input", "--checkpoint"])
 @pytest.mark.parametrize("written", ["--output", "--attention-html"])
 def test_an_input_file_is_not_overwritten_by_an_output(run_here: Run, tmp_path: Path, read: str, written: str) -> None:
     (tmp_path / "text").write_text("a dog\n")
@@ -502,16 +358,3 @@ def test_an_input_file_is_not_overwritten_by_an_output(run_here: Run, tmp_path: 
         "text is an input and would be overwritten",
     )
     assert (tmp_path / "text").read_text() == "a dog\n"
-
-
-@pytest.mark.parametrize(("command", "arguments"), [("generate", ("--checkpoint", "a.pt")), ("average", ("a.pt",))])
-def test_the_config_file_is_not_overwritten(
-    run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: tuple[str, ...]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.toml").write_text("quiet = true")
-    (tmp_path / "a.pt").touch()
-    done = run_here(f"nmt-{command}", *arguments, "--config", "a.toml", "--output", "a.toml")
-    assert done.returncode == 2
-    assert b"a.toml is an input and would be overwritten" in done.stderr
-    assert (tmp_path / "a.toml").read_text() == "quiet = true"

@@ -28,9 +28,7 @@ def lines_of(done: "subprocess.CompletedProcess[bytes]") -> list[str]:
     ("arguments", "flag"),
     [
         (("--top-k", 3), "--top-k"),
-        (("--seed", 3), "--seed"),
         (("--sampling", "--beam", 3), "--beam"),
-        (("--diversity", 0.3), "--diversity"),
         (("--sampling", "--diverse-groups", 2), "--diverse-groups"),
         (("--beam", 4, "--diverse-groups", 3), "--diverse-groups"),
         (("--length-penalty-form", "none"), "none was removed: use --length-penalty 0"),

@@ -39,17 +39,11 @@ def generate(run_here: Run, tiny_checkpoint: Path) -> Run:
     [
         ({"beam": 2, "diverse_groups": 2, "diversity": 0.9}, ("--sampling",)),
         ({"sampling": True, "top_k": 3, "seed": 7}, ("--no-sampling",)),
-        ({"sampling": True, "temperature": 2.0}, ("--diverse-groups", 2)),
-        ({"diverse_groups": 2, "diversity": 0.9}, ("--diverse-groups", 1)),
         ({"format": "jsonl", "alignment": True, "alignment_layer": 1}, ("--format", "text")),
-        ({"format": "jsonl", "alignment": True}, ("--format", "text", "--no-alignment")),
         ({"beam": 2, "prefix": "missing", "length_penalty": 0.2}, ("--score", "given.txt")),
-        ({"copy_unknown": True, "alignment_layer": 1}, ("--score", "given.txt")),
-        ({"sacrebleu": True, "reference": "missing", "target_lang": "de"}, ("--no-sacrebleu",)),
         ({"sacrebleu": True, "reference": "missing", "target_lang": "de"}, ("--shard", "1/2")),
         ({"tokenized_bleu": True, "attention_html": "page.html"}, ("--resume", "--output", "out.txt")),
         ({"dataset": "missing", "split": "valid", "verify": True}, ("--input", "given.txt")),
-        ({"input": "missing", "split": "test"}, ("--input", "-")),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
@@ -66,38 +60,6 @@ def test_generation_ignores_options_of_the_file_that_the_command_line_excludes(
     expected, found = generate(*given), generate(*with_file(in_file), *given)
     assert expected.returncode == 0, expected.stderr
     assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
-
-
-@pytest.mark.parametrize(
-    ("in_file", "given", "message"),
-    [
-        ({"sampling": True, "beam": 2}, (), "--beam has no effect with --sampling"),
-        ({"sampling": True}, ("--beam", 2), "--beam has no effect with --sampling"),
-        ({"beam": 2}, ("--sampling", "--beam", 2), "--beam has no effect with --sampling"),
-        ({"top_k": 3}, ("--beam", 2), "--top-k has no effect without --sampling"),
-    ],
-)
-def test_generation_refuses_other_options_without_effect(
-    in_file: dict[str, Any],
-    given: tuple[object, ...],
-    message: str,
-    generate: Run,
-    with_file: WithFile,
-) -> None:
-    done = generate(*with_file(in_file), *given)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert message in done.stderr.decode()
-
-
-def test_the_server_ignores_options_of_the_file_that_the_command_line_excludes(
-    run_here: Run, tiny_checkpoint: Path, with_file: WithFile
-) -> None:
-    options = with_file({"sampling": True, "top_k": 3})
-    serve = partial(run_here, "nmt-serve", "--checkpoint", tiny_checkpoint, "--port", 0, "--alignment-layer", 9)
-    done = serve(*options, "--no-sampling")
-    assert "the model has 2 decoder layers" in done.stderr.decode()  # found after all options were accepted
-    done = serve(*with_file({"top_k": 3}))
-    assert "--top-k has no effect without --sampling" in done.stderr.decode()
 
 
 @pytest.mark.parametrize(
@@ -122,15 +84,6 @@ def test_scoring_ignores_options_of_the_file_that_the_command_line_excludes(
     assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
 
 
-def test_an_export_ignores_options_of_the_file_for_another_target(
-    run_here: Run, tiny_checkpoint: Path, with_file: WithFile, tmp_path: Path
-) -> None:
-    options = with_file({"quantization": "int8", "dataset": "missing", "translations": 9})
-    done = run_here("nmt-export", tiny_checkpoint, *options, "--to", "checkpoint", "--output", tmp_path / "model.pt")
-    assert done.returncode == 0, done.stderr
-    assert load_checkpoint(tmp_path / "model.pt").optimizer is None
-
-
 def test_an_import_ignores_the_tokenizer_of_the_file_beside_one_of_the_command_line(
     run_here: Run, with_file: WithFile, tmp_path: Path
 ) -> None:
@@ -147,9 +100,7 @@ def test_an_import_ignores_the_tokenizer_of_the_file_beside_one_of_the_command_l
     ("in_file", "given"),
     [
         ({"tokenizer": "sentencepiece", "model_type": "unigram", "seed": 3}, ("--tokenizer", "space")),
-        ({"dedup": "pair", "dedup_normalized": True}, ("--tokenizer", "space", "--dedup", "none")),
         ({"spm_model": "missing", "min_count": 2, "joined_vocab": False}, ("--vocab-from", "first")),
-        ({"tokenizer": "space", "min_count": 2}, ("--tokenizer", "sentencepiece", "--vocab-size", 30)),
         ({"vocab_from": "missing", "vocab_size": 99}, ("--spm-model", "spm.model")),
     ],
     ids=lambda value: " ".join(map(str, value)),

@@ -12,17 +12,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-import click
 import numpy as np
 import pytest
 from patience import PATIENCE
 from repository import in_shell
-from terminals import on_terminal
 
 import nmtkit
-from nmtkit.cli.command import command
+from nmtkit.cli.command import Terminated, command
 from nmtkit.cli.options import Choice, given, options, options_without, refuse_idle
-from nmtkit.cli.signals import Terminated
 from nmtkit.config import Config, option
 from nmtkit.errors import RunError, UserError
 
@@ -85,13 +82,8 @@ def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -
     [
         (["--spoons", "0"], "--spoons: 0 is too small: the minimum is 1"),
         (["--spoons", "13"], "--spoons: 13 is too large: the maximum is 12"),
-        (["--salt", "0"], "--salt: 0.0 is too small: it must be above 0.0"),
         (["--salt", "1"], "--salt: 1.0 is too large: it must be below 1.0"),
-        (["--chair-count", "0"], "--chair-count: 0 is too small: the minimum is 1"),
         (["--chair-count", "9" * 400], "--chair-count: the number is too large: the maximum is 9223372036854775807"),
-        (["--chair-count", "-" + "9" * 400], "--chair-count: the number is too small: the minimum is 1"),
-        (["--spoons", "9" * 400], "--spoons: the number is too large: the maximum is 12"),
-        (["--kind", "fish"], "'fish' is not one of"),
         (["--spoons", "many"], "'many' is not a valid int"),
         (["--fork"], "No such option --fork. (see soup --help)"),
         (["--spoon", "3"], "No such option --spoon. Did you mean --spoons? (see"),
@@ -152,70 +144,16 @@ def test_choices_accept_hyphens_and_underscores() -> None:
         assert choice.convert(meant, None, None) == meant
 
 
-def test_choices_with_a_common_prefix_are_abbreviated_in_the_error() -> None:
-    with pytest.raises(click.BadParameter) as refused:
-        Choice(("plain_a", *(f"row_{number}" for number in range(10)), "plain_b")).convert("other", None, None)
-    assert refused.value.message == "'other' is not one of plain_a, plain_b, row_{0,1,2,3,4,5,6,7,8,9}."
-
-
-@pytest.mark.parametrize(
-    ("command", "foreign"),
-    [
-        ("train", ("update-freq", "restore-file", "criterion", "best-checkpoint-metric", "remove-bpe")),
-        ("generate", ("path", "remove-bpe", "gen-subset")),
-    ],
-)
-def test_an_option_far_from_all_others_gets_no_suggestion(
-    command: str, foreign: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in foreign:
-        with pytest.raises(SystemExit):
-            import_module(f"nmtkit.cli.{command}").main([f"--{name}", "1"])
-        assert "Did you mean" not in capsys.readouterr().err
-
-
-def test_ranges_and_choices_are_also_checked_in_python() -> None:
-    with pytest.raises(UserError, match="--spoons: 0 is too small"):
-        SoupConfig(spoons=0)
-    with pytest.raises(UserError, match="--kind: 'fish' is not one of pea, leek"):
-        SoupConfig(kind="fish")
-
-
-@pytest.mark.parametrize(
-    ("number", "message"),
-    [
-        (2**63, "--floor: the number is too large: the maximum is 9223372036854775807"),
-        (-(2**63), "--floor: the number is too small: the minimum is -9223372036854775807"),
-        (-(1 << 20_000), "--floor: the number is too small"),  # Python does not show it
-    ],
-    ids=["large", "small", "long"],
-)
-def test_a_whole_number_without_bounds_must_fit_into_64_bits(number: int, message: str) -> None:
-    @dataclass(frozen=True)
-    class House(Config):
-        floor: int = option(0, help="The floor.")
-
-    with pytest.raises(UserError, match=message):
-        House(floor=number)
-    assert House(floor=1 - 2**63).floor == 1 - 2**63
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"spoons": "3"}, "--spoons: '3' is not a whole number"),
         ({"spoons": 2.5}, r"--spoons: 2\.5 is not a whole number"),
-        ({"spoons": None}, "--spoons: None is not a whole number"),
-        ({"spoons": True}, "--spoons: True is not a whole number"),
-        ({"chair_count": 2.5}, r"--chair-count: 2\.5 is not a whole number"),
-        ({"chair_count": "3"}, "--chair-count: '3' is not a whole number"),
+        ({"spoons": 0}, "--spoons: 0 is too small"),
         ({"salt": "much"}, "--salt: 'much' is not a number"),
         ({"guest": "Ann"}, "--guest: a list of texts is expected, not 'Ann' alone"),
-        ({"guest": None}, "--guest: a list of texts is expected, not None"),
-        ({"guest": ("Ann", 1)}, "--guest: 1 is not a text"),
         ({"bread": "no"}, "--bread: 'no' is not true or false"),
-        ({"bread": None}, "--bread: None is not true or false"),
-        ({"kind": 3}, "--kind: 3 is not a text"),
+        ({"kind": "fish"}, "--kind: 'fish' is not one of pea, leek"),
     ],
 )
 def test_types_are_also_checked_in_python(values: dict[str, Any], message: str) -> None:
@@ -231,18 +169,6 @@ def test_numpy_numbers_become_numbers_of_python() -> None:
     numbers["salt"] = np.float32("nan")
     with pytest.raises(UserError, match="--salt: nan is not a finite number"):
         SoupConfig(**numbers)
-
-
-def test_a_path_may_be_a_text_and_a_text_a_path() -> None:
-    @dataclass(frozen=True)
-    class Library(Config):
-        book: Path | None = option(None, help="A book.")
-        shelves: tuple[Path, ...] = option((), help="Where books stand.")
-        titles: tuple[str, ...] = option((), help="What books are called.")
-
-    values: dict[str, Any] = {"book": "a.txt", "shelves": ["b"], "titles": (Path("c"),)}
-    assert Library(**values) == Library(book=Path("a.txt"), shelves=(Path("b"),), titles=("c",))
-    assert Library.from_dict(Library(**values).to_dict()) == Library(**values)
 
 
 def test_a_config_survives_a_round_trip_through_a_dict() -> None:
@@ -290,33 +216,6 @@ def test_a_default_value_in_a_file_does_not_count_as_set(
     assert run("--config", str(tmp_path / "soup.toml"), capsys=capsys)[0] == code
 
 
-def test_the_error_for_a_malformed_value_mentions_the_config_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "soup.toml").write_text('spoons = "many"')
-    code, _, message = run("--config", str(tmp_path / "soup.toml"), capsys=capsys)
-    assert (code, "'--spoons'" in message, "in the --config file" in message) == (2, True, True)
-    assert "--config file" not in run("--spoons", "many", capsys=capsys)[2]
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "flag"),
-    [
-        ("generate", ["--checkpoint", "a.pt", "--input", "one", "--input=two"], "--input"),
-        ("generate", ["--checkpoint", "a.pt", "--output", "one", "--output", "two"], "--output"),
-        ("average", ["a.pt", "--output", "one", "--output", "one"], "--output"),
-        ("train", ["data", "--config", os.devnull, "--config", os.devnull], "--config"),
-    ],
-)
-def test_a_repeated_file_option_is_refused(
-    command: str, arguments: list[str], flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as exit:
-        import_module(f"nmtkit.cli.{command}").main(arguments)
-    assert exit.value.code == 2
-    assert capsys.readouterr().err == f"nmt-{command}: {flag} is given twice: give it once\n"
-
-
 def test_the_negative_form_of_a_switch_in_a_config_file_gets_the_line_to_write(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -327,13 +226,6 @@ def test_the_negative_form_of_a_switch_in_a_config_file_gets_the_line_to_write(
     assert "write joined-vocab = false instead of separate-vocab" in capsys.readouterr().err
 
 
-def test_a_config_file_can_give_a_single_value_for_a_repeatable_option(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.toml").write_text('guest = "Ann"')
-    assert run("--config", str(tmp_path / "a.toml"), capsys=capsys)[1]["guest"] == ["Ann"]
-
-
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
@@ -342,22 +234,15 @@ def test_a_config_file_can_give_a_single_value_for_a_repeatable_option(
         ("a.json", "{", "a.json"),
         ("a.yaml", "spoons: 3", "YAML is not read: give a TOML or JSON file"),
         ("a.json", "[1]", "expected a table of options"),
-        pytest.param("a.json", "[" * 100_000, "nested too deeply", id="deep"),
-        pytest.param("a.toml", "a = " + "[" * 100_000, "nested too deeply", id="deep TOML"),
         pytest.param("a.toml", "a = '\udcff'", "not text in UTF-8", id="binary"),
-        pytest.param("a.toml", "#" * (1 << 20) + "\n", "more than 1048576 bytes", id="large"),
-        pytest.param("a.toml", "a." * 20_000 + "b = 1", "20000 dots", id="dots"),
-        pytest.param("a.toml", "spoons = 0x" + "f" * 4000, "integer string conversion", id="long number"),
-        ("a.json", '{"spoons": 3, "salt": 0.1, "spoons": 4}', "'spoons' is given twice"),
-        ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a string, not "1979-05-27"'),
         ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons is given twice"),
         ("a.toml", "spoon = 1", "soup has no option --spoon that a file can set. Did you mean --spoons?"),
         ("a.toml", '"--spoons" = 1', "names of options have no leading dashes in a file: write spoons"),
         ("a.toml", "[soup]\npepper = 1", "a.toml: table 'soup': soup has no option --pepper"),
-        ("a.toml", "[soup.pea]\nsalt = 0.1", "soup has no option --pea"),
-        ("a.toml", "[soup.salt]\ngrains = 1", '--salt takes a number or a string, not {"grains": 1}'),
         ("a.toml", "spoons = 99", "--spoons: 99 is too large"),
-        ("a.toml", 'spoons = "many"', "'many' is not a valid int"),
+        ("a.json", '{"kind": true}', "takes a number or a string, not true"),
+        ("a.json", '{"bread": 3}', "takes true or false, not 3"),
+        ("a.json", '{"spoons": [1, 2]}', "takes a number or a string, not [1, 2]"),
         ("a.toml", None, "No such file"),
     ],
 )
@@ -372,26 +257,13 @@ def test_an_invalid_config_file_gives_one_line_and_exit_code_2(
     assert complaint in err
 
 
-def test_an_endless_device_is_refused_as_a_config_file(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run("--config", "/dev/zero", capsys=capsys)
-    assert (code, err) == (2, "soup: --config /dev/zero: more than 1048576 bytes\n")
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_output_to_a_pipe_is_utf8_in_any_encoding(encoding: str) -> None:
     code = "import nmtkit.cli.train as command; command.main(['--help'])"
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, b"")
     assert "…" in done.stdout.decode()
-
-
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
-def test_help_on_a_terminal_has_its_encoding(encoding: str) -> None:
-    code = "import nmtkit.cli.train as command; command.main(['--help'])"
-    shown = on_terminal(["-c", code], stdout=True, PYTHONIOENCODING=encoding)
-    assert shown.code == 0
-    assert ("…" in shown.terminal) == (encoding == "utf-8")
 
 
 def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -431,11 +303,6 @@ def failing(error: BaseException) -> Any:
         (OSError(errno.ENAMETOOLONG, "File name too long", "a.pt"), 2, "soup: a.pt: File name too long\n"),
         (PermissionError(errno.EACCES, "Permission denied", "x/a.pt"), 2, "soup: x/a.pt: Permission denied\n"),
         (MemoryError(), 1, "soup: out of memory: stop other processes, or raise the limit (ulimit -v)\n"),
-        (
-            RuntimeError("std::bad_alloc"),
-            1,
-            "soup: out of memory: stop other processes, or raise the limit (ulimit -v)\n",
-        ),
         (ImportError("libspoon.so: bad ELF header"), 1, "soup: cannot load a library: libspoon.so: bad ELF header\n"),
         (KeyboardInterrupt(), 130, "soup: interrupted\n"),
         (Terminated(), 143, "soup: terminated\n"),
@@ -450,7 +317,7 @@ def test_each_kind_of_error_has_its_exit_code_and_one_line(
     assert capsys.readouterr().err.lstrip("\n") == line
 
 
-@pytest.mark.parametrize("error", [UserError("no"), RunError("no"), KeyboardInterrupt(), Terminated()])
+@pytest.mark.parametrize("error", [UserError("no"), KeyboardInterrupt()])
 def test_debug_adds_the_traceback(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         failing(error).main(["--debug"])
@@ -459,15 +326,7 @@ def test_debug_adds_the_traceback(error: BaseException, capsys: pytest.CaptureFi
     assert err.splitlines()[-1].startswith("soup: ")
 
 
-@pytest.mark.parametrize("spoons", ["few", "13"])  # which click refuses, and which we do
-def test_debug_can_be_set_in_a_config_file(spoons: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "soup.toml").write_text("debug = true")
-    for arguments, has_traceback in (([], False), (["--config", str(tmp_path / "soup.toml")], True), ([], False)):
-        _, _, err = run(*arguments, "--spoons", spoons, capsys=capsys)
-        assert err.startswith("Traceback") == has_traceback
-
-
-@pytest.mark.parametrize("error", [AttributeError("_lock"), UserError("damaged"), OSError("unexpected pos")])
+@pytest.mark.parametrize("error", [AttributeError("_lock"), UserError("damaged")])
 @pytest.mark.parametrize(
     ("number", "code", "line"),
     [(signal.SIGINT, 130, "soup: interrupted\n"), (signal.SIGTERM, 143, "soup: terminated\n")],
@@ -488,23 +347,6 @@ def test_an_error_that_follows_a_signal_does_not_hide_it(
         main.main([])
     assert exit.value.code == code
     assert capsys.readouterr().err.lstrip("\n") == line
-
-
-def test_a_signal_while_an_error_is_written_exits_with_its_code(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt_once(name: str, message: str) -> None:
-        monkeypatch.undo()
-        try:
-            signal.raise_signal(signal.SIGINT)
-        finally:
-            raise AttributeError("_lock")
-
-    monkeypatch.setattr("nmtkit.cli.command.write_error", interrupt_once)
-    with pytest.raises(SystemExit) as exit:
-        failing(UserError("no")).main([])
-    assert exit.value.code == 130
-    assert capsys.readouterr().err.lstrip("\n") == "soup: interrupted\n"
 
 
 def test_an_unexpected_exception_keeps_its_traceback() -> None:
@@ -558,31 +400,6 @@ def test_a_signal_stops_a_command_with_one_line_and_exit_code_128_plus_its_numbe
     assert err.strip() in ("soup: interrupted", "soup: terminated")
 
 
-IMPORTING = """
-import os, time
-try:
-    os.kill(os.getpid(), {number})
-    time.sleep(0.1)
-except BaseException:  # as C code does that imports a module
-    pass
-"""
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_during_an_import_stops_the_command_after_it(
-    number: signal.Signals, code: int, tmp_path: Path
-) -> None:
-    (tmp_path / "importing.py").write_text(IMPORTING.format(number=int(number)))
-    script = "from nmtkit.cli.command import command\n@command('soup')\ndef main():\n    import importing, time\n"
-    script += f"    time.sleep({PATIENCE})\nmain()\n"
-    environment = os.environ | {"PYTHONPATH": f"{Path(nmtkit.__file__).parent.parent}:{tmp_path}"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert done.returncode == code
-    assert done.stderr.strip() in ("soup: interrupted", "soup: terminated")
-
-
 def test_a_closed_pipe_stops_a_command_quietly(tmp_path: Path) -> None:
     with start(tmp_path, "count.py") as process:
         assert process.stdout
@@ -605,29 +422,6 @@ def test_an_unwritable_log_does_not_change_the_output_or_the_exit_code(
     assert len(out.splitlines()) == lines
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        ('{"kind": 5}', "is not one of"),
-        ('{"kind": true}', "takes a number or a string, not true"),
-        ('{"bread": 3}', "takes true or false, not 3"),
-        ('{"spoons": [1, 2]}', "takes a number or a string, not [1, 2]"),
-        ('{"spoons": 1.5}', "not a valid integer"),
-        ('{"version": true}', "no option --version that a file can set"),
-        (r'{"kind": "a\u0000b"}', r'--kind: "a\u0000b" is not text'),
-        (r'{"kind": "\ud800"}', r'--kind: "\ud800" is not text'),
-    ],
-)
-def test_a_config_value_of_the_wrong_type_gives_one_line_and_exit_code_2(
-    content: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "soup.json").write_text(content)
-    code, _, err = run("--config", str(tmp_path / "soup.json"), capsys=capsys)
-    assert code == 2
-    assert complaint in err
-    assert len(err.splitlines()) == 1
-
-
 @pytest.mark.parametrize(("closed", "complaint"), [("<&-", b"Missing option"), (">&-", b"stdout is closed")])
 def test_a_closed_standard_stream_gives_no_traceback(closed: str, complaint: bytes) -> None:
     line = f"{in_shell('nmt-generate')} {closed}"
@@ -635,23 +429,6 @@ def test_a_closed_standard_stream_gives_no_traceback(closed: str, complaint: byt
     assert done.returncode == 2
     assert complaint in done.stderr
     assert b"Traceback" not in done.stderr
-
-
-def test_a_removed_current_folder_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    assert run("--help", capsys=capsys)[0] == 0
-    code, _, err = run("--kind", "pea", capsys=capsys)
-    assert (code, err) == (2, "soup: the current folder was removed: change to another one\n")
-
-
-def test_a_closed_stdin_is_an_error(tiny_checkpoint: Path) -> None:
-    line = f"{in_shell('nmt-generate')} --checkpoint {tiny_checkpoint} --quiet <&-"
-    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
-    assert (done.returncode, done.stderr) == (2, b"nmt-generate: cannot read stdin: Bad file descriptor\n")
 
 
 def test_a_closed_stderr_loses_the_messages_alone(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -683,30 +460,9 @@ def test_a_name_that_is_not_utf8_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: if it is a file, rename it\n")
 
 
-@pytest.mark.parametrize("flag", ["--input", "--output", "--checkpoint", "--config"])
+@pytest.mark.parametrize("flag", ["--input", "--config"])
 def test_an_empty_file_name_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit:
         import_module("nmtkit.cli.generate").main(["--checkpoint", "a.pt", flag, ""])
     assert exit.value.code == 2
     assert f"'{flag}': the name is empty" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("command", "flag"), [("generate", "--source-tag"), ("preprocess", "--source-tag"), ("train", "--freeze")]
-)
-def test_an_empty_text_is_refused(command: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without its tag a line would be translated into another language."""
-    with pytest.raises(SystemExit) as exit:
-        import_module(f"nmtkit.cli.{command}").main([flag, ""])
-    assert exit.value.code == 2
-    assert f"'{flag}': the value is empty: is a shell variable unset?" in capsys.readouterr().err
-
-
-def test_a_json_config_file_is_recognized_by_its_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "soup").write_text('\n{"spoons": 7}')
-    assert run("--config", str(tmp_path / "soup"), capsys=capsys)[1]["spoons"] == 7
-
-
-def test_a_config_file_can_start_with_a_byte_order_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "soup.json").write_text('{"spoons": 7}', encoding="utf-8-sig")
-    assert run("--config", str(tmp_path / "soup.json"), capsys=capsys)[1]["spoons"] == 7

@@ -29,7 +29,3 @@ def test_the_cpu_limit_of_each_control_group_is_read(
         for name, content in files.items():
             (tmp_path / folder / group / name).write_text(f"{content}\n")
     assert list(cpu_limits(tmp_path)) == [1.5]
-
-
-def test_a_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
-    assert list(cpu_limits(tmp_path)) == []

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from native_builds import BUILDS
@@ -42,16 +41,6 @@ def test_the_digest_depends_on_the_content_and_the_name_of_each_source(copied: P
     sources[0].rename(copied / "renamed.h")
     digests.add(native_sources.digest())
     assert len(digests) == len(sources) + 2
-
-
-@needs_sources
-def test_a_module_without_a_digest_is_stale() -> None:
-    assert native_sources.is_stale(ModuleType("nmtkit._native_of_an_earlier_release"))
-
-
-def test_no_module_is_stale_if_the_sources_are_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_sources, "FOLDER", tmp_path / "native")
-    assert not native_sources.is_stale(ModuleType("nmtkit._native_of_a_wheel"))
 
 
 @needs_sources

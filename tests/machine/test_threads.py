@@ -11,7 +11,7 @@ from nmtkit.machine.threads import available_cores, set_threads
 from nmtkit.machine.torchrun import Place
 
 
-@pytest.mark.parametrize(("limits", "cores"), [([], 6), ([8.0], 6), ([2.0, 3.9], 2), ([3.9], 3), ([0.5], 1)])
+@pytest.mark.parametrize(("limits", "cores"), [([], 6), ([2.0, 3.9], 2), ([0.5], 1)])
 def test_a_container_can_have_fewer_cores_than_the_machine(
     limits: list[float], cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,7 +32,7 @@ def four_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("four_threads")
 @pytest.mark.parametrize(
     ("given", "cores", "processes", "expected"),
-    [(None, 2, 1, 2), (None, 8, 1, 4), (None, 8, 4, 2), (None, 2, 4, 1), (3, 2, 1, 3), (8, 2, 4, 8)],
+    [(None, 2, 1, 2), (None, 8, 1, 4), (None, 8, 4, 2), (8, 2, 4, 8)],
 )
 def test_threads_are_those_given_else_at_most_the_share_of_the_process_in_the_cores(
     given: int | None, cores: int, processes: int, expected: int, monkeypatch: pytest.MonkeyPatch

@@ -17,12 +17,12 @@ from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.tasks import Sentence
-from nmtkit.decoding.translation import SourcePieces, compose, translation_of
+from nmtkit.decoding.translation import translation_of
 from nmtkit.errors import UserError
 from nmtkit.serving.source_words import source_words
 from nmtkit.text.languages import includes, is_direction, side_names
 from nmtkit.text.tags import check_tag_apart, count_tag, tag_ids, tags_in_lines
-from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, symbol_fault
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.text.user_symbols import add_symbols
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK, Vocabulary
 
@@ -104,10 +104,7 @@ REFUSED = {
     "<2fr>": "not one piece of the vocabulary: preprocess with --user-symbol '<2fr>'",
     f"{TAG}{TAG}": "not one piece of the vocabulary: preprocess with --user-symbol",
     "two words": "a symbol has printable characters and no spaces: use another tag",
-    " ": "a symbol has printable characters and no spaces: use another tag",
-    "a▁b": "mark subwords: use another tag",
     "<unk>": "the name of a special token: use another tag",
-    "<0x41>": "the name of a byte: use another tag",
 }
 
 
@@ -115,18 +112,6 @@ REFUSED = {
 def test_a_tag_that_is_not_one_piece_is_refused_with_a_remedy(tag: str, tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match=REFUSED[tag]):
         tag_ids(tag, tagged(tokenizer))
-
-
-def test_a_piece_that_the_tokenizer_splits_is_refused_as_a_tag(tokenizer: Tokenizer) -> None:
-    """--user-symbol would refuse it too. Alone, text often has other pieces than within a word."""
-    (split, *_) = (piece for piece in tokenizer.vocab.pieces if not symbol_fault(piece) and is_split(piece, tokenizer))
-    with pytest.raises(UserError, match="the tokenizer splits it, although it is a piece: use another tag"):
-        tag_ids(split, tokenizer)
-
-
-def is_split(piece: str, tokenizer: Tokenizer) -> bool:
-    (ids,) = tokenizer.encode([piece])
-    return len([text for text in tokenizer.surfaces(ids) if text.strip()]) > 1
 
 
 # --- translation
@@ -206,16 +191,7 @@ def test_tags_of_marian_begin_a_line_in_any_model_and_other_symbols_only_if_it_h
     assert tags_in_lines(tagged(SentencePieceTokenizer(train_model(ENGLISH + GERMAN))), "de") == frozenset()
 
 
-def test_a_limit_without_room_for_text_is_refused(translator: Translator) -> None:
-    with pytest.raises(UserError, match="too few for tag and text"):
-        list(translator.stream([Request(LINE, source_tag=TAG)], SEARCH, StreamConfig(max_source_tokens=1)))
-
-
-def test_blank_lines_stay_blank_with_a_tag(translator: Translator) -> None:
-    assert translator.translate([Request("", source_tag=TAG), Request("  ", source_tag=TAG)]) == ["", ""]
-
-
-@pytest.mark.parametrize("word", ["<2de>", "[de]", ">>de<<", "__de__", "&quot;", "[", "<", "a", "<a", "__"])
+@pytest.mark.parametrize("word", ["<2de>", ">>de<<", "&quot;", "a"])
 def test_in_segmented_text_a_tag_is_a_word_that_looks_like_one(word: str) -> None:
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, word]))
     assert bool(tags_in_lines(tokenizer, "mul")) == ("de" in word)
@@ -235,16 +211,6 @@ def test_a_tag_in_the_line_is_neither_aligned_nor_copied(into_several: Translato
     copying = SearchConfig(copy_unknown=True)
     tokenizer = SpaceTokenizer(words)
     assert translation_of(sentence, [[hypothesis]], tokenizer, tokenizer, copying).text == "y x"
-
-
-def test_unknown_words_are_copied_from_the_line_not_from_its_tag() -> None:
-    target = SpaceTokenizer(Vocabulary([*SPECIALS, "x"]))
-    attention = np.array([[0.9, 0.0, 0.1, 0.0], [0.9, 0.1, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]], np.float32)  # tag first
-    found = Hypothesis([UNK, UNK], 0.0, [0.0] * 3, attention)
-    pieces = SourcePieces(["one", "two"], [0, 1], [0], tag=1)
-    candidate = compose([found], target, SearchConfig(copy_unknown=True, alignment=True), pieces)
-    assert candidate.text == "two one"
-    assert candidate.alignment == ((1, 0), (0, 1))
 
 
 # --- datasets
@@ -301,14 +267,6 @@ def test_a_mixture_of_languages_trains_a_model_that_translates_each_dataset(
     assert_refused(run_here(*generate, "--source-tag", "<2fr>", input=b"a\n"), "not one piece", "--user-symbol")
 
 
-def test_datasets_of_several_target_languages_need_a_tag_for_each(
-    tagged_datasets: Path, train: Train, tmp_path: Path
-) -> None:
-    plain, back = tagged_datasets / "plain", tagged_datasets / "plain-to-en"
-    line = train(tmp_path / "run", back, dataset=plain, code=2)
-    assert_refused(line, "their target languages are en and de, but they have no --source-tag")
-
-
 def test_text_of_several_languages_has_files_named_source_and_target(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "all.source").write_text("<2de> a b\n<2en> c\n" * 20)
     (tmp_path / "all.target").write_text("C\nA B\n" * 20)
@@ -322,13 +280,6 @@ def test_text_of_several_languages_has_files_named_source_and_target(run_here: R
         *("vocab.source.txt", "vocab.target.txt"),
     }
     assert dataset.source.decode(dataset.split("train").source[0][:-1].tolist()) == "<2de> a b"
-
-
-def test_a_tag_that_a_new_vocabulary_would_not_have_is_refused_before_the_text_is_read(
-    run_here: Run, datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    text = ("-s", "en", "-t", "de", "--trainpref", datasets["joined"].parent / "train", "--destdir", tmp_path / "data")
-    assert_refused(run_here("nmt-preprocess", *text, "--source-tag", "<2de>"), "not one piece", "--user-symbol '<2de>'")
 
 
 def test_only_mul_can_be_the_language_of_both_sides() -> None:

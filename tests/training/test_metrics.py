@@ -108,16 +108,6 @@ def test_a_run_resumed_from_an_older_checkpoint_has_each_update_once_and_in_orde
     assert all(list(values) == [2, 4, 6] for name, values in shown.items() if name.startswith(("sentences/", "valid/")))
 
 
-def test_a_run_with_the_options_of_another_does_not_write_to_its_tensorboard_folder(
-    train: Train, tmp_path: Path, board: Path
-) -> None:
-    train(tmp_path / "first", "--max-updates", 1, "--tensorboard", board)
-    events = {path: path.read_bytes() for path in board.iterdir()}
-    told = train(tmp_path / "second", "--config", tmp_path / "first" / "options.json").stderr.decode()
-    assert f"--tensorboard {board} belongs to the run in {tmp_path / 'first'}" in told
-    assert {path: path.read_bytes() for path in board.iterdir()} == events
-
-
 def test_an_unwritable_tensorboard_folder_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = train(tmp_path / "run", "--max-updates", 1, "--tensorboard", tmp_path / "file" / "board", code=2)
