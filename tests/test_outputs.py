@@ -17,7 +17,7 @@ from repository import BIN
 from nmtkit.cli.options import PathName
 from nmtkit.cli.start import COMMANDS, load_command
 from nmtkit.errors import UserError
-from nmtkit.outputs import check_output_file
+from nmtkit.storage.outputs import check_output_file
 
 # The options of each command that name an output, with the other arguments that the command needs. The folders of
 # nmt-train have a test of their own below. All other paths are inputs.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmtkit.conversion.sharing import refuse_expansion
 from nmtkit.errors import UserError
-from nmtkit.storage.maps import map_file
+from nmtkit.storage.files import map_file
 from nmtkit.text.reading import refuse_special_file
 from nmtkit.wording import quoted
 

@@ -21,7 +21,7 @@ from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.storage.archive import as_user_errors
-from nmtkit.storage.strict_json import parse_json
+from nmtkit.storage.files import parse_json
 from nmtkit.text.languages import side_names
 from nmtkit.text.moses_bpe import MosesBpeTokenizer
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer

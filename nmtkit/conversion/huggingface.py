@@ -12,7 +12,7 @@ from nmtkit.checkpoint import SAFETENSORS_FILE
 from nmtkit.conversion.pickled import load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
 from nmtkit.errors import UserError
-from nmtkit.storage.strict_json import parse_json
+from nmtkit.storage.files import parse_json
 from nmtkit.text.reading import is_regular_file, read_bytes, refuse_special_file
 from nmtkit.wording import quoted
 

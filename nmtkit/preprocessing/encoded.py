@@ -11,7 +11,7 @@ from nmtkit.data.binary import Tokens
 from nmtkit.data.description import ShardSummary, SplitSummary, parse_shard
 from nmtkit.preprocessing.line_encoder import Lengths
 from nmtkit.preprocessing.reasons import KEPT, REASONS, Marks, by_reason, count_marks
-from nmtkit.storage.strict_json import parse_count, parse_text
+from nmtkit.storage.files import parse_count, parse_text
 from nmtkit.text.languages import side_names
 from nmtkit.text.vocabulary import UNK
 

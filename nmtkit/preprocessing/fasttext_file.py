@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit.storage.maps import map_file
+from nmtkit.storage.files import map_file
 
 _MAGIC, _VERSIONS = 793712314, (11, 12)
 _SUPERVISED = 3

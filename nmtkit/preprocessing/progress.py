@@ -19,8 +19,7 @@ from nmtkit.errors import RunError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit
 from nmtkit.storage.atomic import fsync, fsync_entries, staged_file
-from nmtkit.storage.checksum import sha256, sha256_of_fields
-from nmtkit.storage.strict_json import parse_count, parse_json, parse_text
+from nmtkit.storage.files import parse_count, parse_json, parse_text, sha256, sha256_of_fields
 from nmtkit.text.languages import side_names
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.version import __version__

@@ -15,7 +15,7 @@ from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_names, check_size, flag, strings
 from nmtkit.serving.libretranslate import Languages, LibreTranslateRequest, read_libretranslate
 from nmtkit.serving.source_words import source_words
-from nmtkit.storage.strict_json import parse_json
+from nmtkit.storage.files import parse_json
 from nmtkit.text.tokenizer import Tokenizer
 
 

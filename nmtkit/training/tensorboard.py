@@ -12,8 +12,7 @@ from typing import Any
 
 from nmtkit.console.log import logger
 from nmtkit.errors import UserError
-from nmtkit.outputs import refuse_dataset
-from nmtkit.storage.atomic import check_symlinks
+from nmtkit.storage.outputs import refuse_dataset
 from nmtkit.training.save_dir import existing_part
 from nmtkit.training.validation import Sample
 
@@ -63,7 +62,6 @@ def _tag_of_dataset(event: str, name: str) -> str | None:
 
 def check_board(folder: Path) -> None:
     """Raise UserError if a folder is a dataset or in one, or cannot be written. Creates nothing."""
-    check_symlinks(folder)
     refuse_dataset(folder, f"--tensorboard {folder}")
     existing = existing_part(folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):

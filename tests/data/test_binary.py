@@ -13,7 +13,7 @@ from repository import ROOT
 
 from nmtkit.data.binary import HEADER, OFFSET, TokenFile, TokenFileWriter, token_type
 from nmtkit.errors import UserError
-from nmtkit.storage.maps import map_file
+from nmtkit.storage.files import map_file
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 
 SENTENCES = [[5, 3], [3], [7, 8, 9, 3], [6, 65_535, 3]]

@@ -16,7 +16,7 @@ from nmtkit.preprocessing.config import FilesConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit, Example
 from nmtkit.preprocessing.progress import SavedProgress
 from nmtkit.preprocessing.reasons import REASONS
-from nmtkit.storage.checksum import sha256_of_fields
+from nmtkit.storage.files import sha256_of_fields
 
 FILES = FilesConfig("en", "de", ("one",), testpref=("test",), shard_size="1K")
 

@@ -30,7 +30,7 @@ from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyC
 from nmtkit.preprocessing.encoded import EncodedBlock
 from nmtkit.preprocessing.pipeline import preprocess
 from nmtkit.preprocessing.split_writer import SplitWriter
-from nmtkit.storage.checksum import sha256
+from nmtkit.storage.files import sha256
 from nmtkit.text import reading as text
 
 WORDS = ["the", "a", "small", "big", "dog", "cat", "house", "street", "runs", "sleeps", "sees", "over", "under"]

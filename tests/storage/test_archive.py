@@ -18,7 +18,7 @@ from patience import PATIENCE
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, read_progress, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.storage import archive
-from nmtkit.storage.checksum import sha256_of_file
+from nmtkit.storage.files import sha256_of_file
 
 NORM = "weights.encoder.0.around_self_attention.norm.weight"  # a tensor of 16 elements
 MakeCheckpoint = Callable[..., Checkpoint]
