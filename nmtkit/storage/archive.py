@@ -28,7 +28,10 @@ from nmtkit.wording import describe_unknown_version
 
 FORMAT = "nmtkit checkpoint"
 VERSION, LORA_VERSION = 1, 2  # of files without and with low-rank additions, which older readers would leave out
-DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("float32"), "uint8": np.dtype("uint8")}  # by their names in the header
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype("float32"),
+    "uint8": np.dtype("uint8"),
+}  # by their names in the header
 COMMENT = b"sha256:"
 COMMENT_BYTES = len(COMMENT) + 64
 MAX_HEADER_BYTES = 1 << 24

@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from nmtkit.console.log import logger
 from nmtkit.errors import NmtkitError, RunError, UserError
@@ -226,20 +226,16 @@ def _open_new(path: Path, destination: Path) -> BinaryIO:
 
     A file that will replace another is for this user only until it is complete: the other may be private.
     """
-    permissions = 0o600 if destination.exists() else 0o666
-    mode = "wb" if path is destination else "x+b"
     try:
-        file: BinaryIO = open(path, mode, opener=lambda name, flags: os.open(name, flags, permissions))  # noqa: SIM115
+        return path.open("wb") if path is destination else _open(path, "x+b", destination)
     except OSError as error:
         raise _cannot_create(destination, error) from error
-    return file
 
 
 def _open_locked(partial: Path, destination: Path) -> BinaryIO:
     """Open a .partial file to read and write, create it if necessary, and lock it against other processes."""
-    permissions, more = 0o600 if destination.exists() else 0o666, os.O_CREAT | os.O_NOFOLLOW
     try:
-        file: BinaryIO = open(partial, "r+b", opener=lambda name, flags: os.open(name, flags | more, permissions))  # noqa: SIM115
+        file = _open(partial, "r+b", destination, os.O_CREAT | os.O_NOFOLLOW)
     except OSError as error:
         raise _cannot_create(destination, error) from error
     try:
@@ -251,6 +247,11 @@ def _open_locked(partial: Path, destination: Path) -> BinaryIO:
         file.close()
         raise _busy(destination)
     return file
+
+
+def _open(path: Path, mode: str, destination: Path, more: int = 0) -> BinaryIO:
+    permissions = 0o600 if destination.exists() else 0o666
+    return cast(BinaryIO, open(path, mode, opener=lambda name, flags: os.open(name, flags | more, permissions)))
 
 
 def _publish(file: BinaryIO, staging: Path, destination: Path) -> None:
