@@ -1,7 +1,7 @@
 """Runs commands of nmtkit in forks of itself, which saves their start, with a fault: a kill, a full disk, another user.
 
-Reads one JSON object a line, the settings of `tests/faults/conftest.py`, and answers each with a list: the exit code and
-what the command printed.
+Reads one JSON object a line, the settings of `tests/faults/conftest.py`, and answers each with a list: the exit code
+and what the command printed.
 """
 
 import gc
