@@ -89,7 +89,7 @@ start.start("score")
 
 WRITES = """
 import torch
-from nmtkit.storage.archive import write_archive
+from nmtkit.storage.archive_writer import write_archive
 class Interrupting(io.FileIO):
     def write(self, content):  # called by torch's C code
         if self.tell() > 0:

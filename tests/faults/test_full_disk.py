@@ -39,10 +39,10 @@ def test_a_limit_on_the_size_of_files_is_reported_in_one_line_and_loses_nothing(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 200 KiB."""
+    """A file system of 500 KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(disk)]
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("only root can mount a file system")
     yield disk
@@ -53,7 +53,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_reported_in_one_line_and_loses_nothing(
     command: str, command_lines: dict[str, list[object]], faulty: Faulty, small_disk: Path
 ) -> None:
-    (small_disk / "other").write_bytes(bytes(190_000))
+    (small_disk / "other").write_bytes(bytes(490_000))
     words = command_lines[command][:-1]
     check(command, [*words, small_disk / "result"], faulty, small_disk / "result")
     assert [path.name for path in small_disk.iterdir()] == ["other"]

@@ -31,4 +31,4 @@ def contents(path: Path) -> dict[str, bytes]:
     for name in found:
         if name.startswith("checkpoint_"):
             found[name] = b"".join(tensor.numpy().tobytes() for tensor in load_checkpoint(path / name).weights.values())
-    return {name: content for name, content in found.items() if name != "metrics.jsonl"}
+    return {name: content for name, content in found.items() if name not in ("metrics.jsonl", "options.json")}
