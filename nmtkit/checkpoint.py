@@ -8,7 +8,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from nmtkit.errors import RunError, UserError
 from nmtkit.machine.memory import is_out_of_memory
 from nmtkit.model.architectures import config_from_dict, make_model
 from nmtkit.model.config import ModelConfig
-from nmtkit.model.lora import add_low_rank, is_adapted, merge
+from nmtkit.model.lora import add_low_rank, merge
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.storage.archive import (
@@ -29,13 +28,11 @@ from nmtkit.storage.archive import (
     LORA_VERSION,
     VERSION,
     as_user_errors,
-    bytes_to_tensor,
     read_archive,
     read_archive_header,
-    tensor_to_bytes,
-    write_archive,
 )
-from nmtkit.storage.atomic import link_file, staged_file
+from nmtkit.storage.archive_writer import bytes_to_tensor, write_archive
+from nmtkit.storage.atomic import staged_file
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
 from nmtkit.text.languages import is_direction
 from nmtkit.text.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
@@ -116,7 +113,11 @@ class Checkpoint:
 
     def parameter_shapes(self) -> dict[str, torch.Size]:
         """The shape of each parameter of the model that the options describe, in the model's order."""
-        return _parameter_shapes(self.model_config, len(self.source.vocab), len(self.target.vocab), self.lora)
+        with torch.device("meta"), _NoRandomInit():
+            model = make_model(self.model_config, len(self.source.vocab), len(self.target.vocab))
+            if self.lora is not None:
+                add_low_rank(model, self.lora)
+        return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
 _RANDOM_INIT = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_)
@@ -199,8 +200,20 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
     _refuse_folder(path)
     with as_user_errors(path):
         archive = read_archive(path)
-        checkpoint = _from_tensors(archive.header, archive.tensors)
-        return replace(checkpoint, checksum=archive.checksum, check_unchanged=archive.check_unchanged)
+        checkpoint = from_header(archive.header, _tokenizer_tensors, lambda name: archive.tensors[name].tobytes())
+        tensors = {name: torch.from_numpy(tensor) for name, tensor in archive.tensors.items()}
+        weights, ema, optimizer = (_with_prefix(prefix, tensors) for prefix in (_WEIGHTS, _EMA, _OPTIMIZER))
+        shapes = checkpoint.parameter_shapes()
+        check_weights(weights, shapes)
+        check_weights(ema or weights, shapes)
+    return replace(
+        checkpoint,
+        weights=weights,
+        ema=ema or None,
+        optimizer=optimizer or None,
+        checksum=archive.checksum,
+        check_unchanged=archive.check_unchanged,
+    )
 
 
 def read_progress(path: Path) -> dict[str, Any]:
@@ -265,11 +278,6 @@ def check_replaceable(output: Path) -> None:
         raise UserError(f"{output} exists and is not a checkpoint: use another --output, or remove it") from error
 
 
-def link_checkpoint(path: Path, name: str) -> None:
-    """Link a checkpoint to a second name in its folder (`checkpoint_last.pt`), atomically replacing an older link."""
-    link_file(path, path.with_name(name))
-
-
 def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
     """Everything except tensors and tokenizers, as JSON values."""
     lora = checkpoint.lora
@@ -328,15 +336,6 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return tensors
 
 
-def _from_tensors(header: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpoint:
-    described = from_header(header, _tokenizer_tensors, lambda name: tensor_to_bytes(tensors[name]))
-    weights, ema = _with_prefix(_WEIGHTS, tensors), _with_prefix(_EMA, tensors) or None
-    for given in (weights, ema):
-        if given is not None:
-            check_weights(given, described.parameter_shapes())
-    return replace(described, weights=weights, optimizer=_with_prefix(_OPTIMIZER, tensors) or None, ema=ema)
-
-
 def _tokenizer_tensors(kinds: tuple[str, str], joined: bool, *_: object) -> tuple[StoredParts, StoredParts]:
     """The names of the tensors with the tokenizers of both sides; a side without a model has an empty one."""
     vocabulary = "source" if joined else "target"
@@ -347,31 +346,6 @@ def _tokenizer_tensors(kinds: tuple[str, str], joined: bool, *_: object) -> tupl
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _parameter_shapes(
-    config: ModelConfig, source_size: int, target_size: int, lora: LoraConfig | None
-) -> dict[str, torch.Size]:
-    """The shapes of a model's parameters by name, in its order, without memory for their values.
-
-    Only one layer of each stack is built: a header can claim thousands. With `lora`, all its matrices have additions,
-    and those that are not targets are left out afterwards.
-    """
-    lengths = {f"{stack}.0": getattr(config, option) for stack, option in config.stacks.items()}
-    one_layer = replace(config, **dict.fromkeys(config.stacks.values(), 1))
-    with torch.device("meta"), _NoRandomInit():
-        model = make_model(one_layer, source_size, target_size)
-        if lora is not None:
-            add_low_rank(model, replace(lora, lora_targets=("*",), lora_train=()))
-    shapes = {}
-    for layer, group in groupby(model.named_parameters(), lambda item: ".".join(item[0].split(".")[:2])):
-        parameters = list(group)
-        for number in range(lengths.get(layer, 1)):
-            for name, parameter in parameters:
-                full = name.replace(".0.", f".{number}.", 1) if layer in lengths else name
-                if lora is None or is_adapted(full, lora):
-                    shapes[full] = parameter.shape
-    return shapes
 
 
 def _unlike(weight: Any, shape: torch.Size) -> str | None:

@@ -23,6 +23,8 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
 
+pytest_plugins = ["fault_fixtures"]
+
 # A shell that runs the tests in the background ignores SIGINT in them, and so in the commands that they start; nohup
 # ignores SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)

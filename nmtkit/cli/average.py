@@ -16,7 +16,7 @@ from nmtkit.console.log import LogConfig, configure, logger, write_table
 from nmtkit.console.terminal import Table
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
-from nmtkit.outputs import check_output_file
+from nmtkit.storage.outputs import check_output_file
 from nmtkit.wording import counted
 
 

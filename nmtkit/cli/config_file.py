@@ -12,7 +12,7 @@ from nmtkit.cli.moved_options import moved
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import UserError
-from nmtkit.storage.strict_json import parse_json
+from nmtkit.storage.files import parse_json
 from nmtkit.text.reading import read_bytes
 from nmtkit.wording import did_you_mean, quoted
 

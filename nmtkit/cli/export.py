@@ -13,7 +13,7 @@ from nmtkit.console.log import LogConfig, configure, logger
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
-from nmtkit.outputs import check_output_file, check_output_folder
+from nmtkit.storage.outputs import check_output_file, check_output_folder
 
 CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
 SHORTLIST = "shortlist"

@@ -14,8 +14,8 @@ from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.decoding.config import GenerationOptions, OutputConfig, SearchConfig
 from nmtkit.errors import UserError
-from nmtkit.outputs import check_output_file, check_stdout
 from nmtkit.storage.atomic import partial_path, resolve, resolve_file
+from nmtkit.storage.outputs import check_output_file, check_stdout
 from nmtkit.text.input_stream import STANDARD_STREAM
 from nmtkit.text.reading import COMPRESSED, check_readable
 

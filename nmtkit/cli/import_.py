@@ -14,7 +14,7 @@ from nmtkit.cli.options import PathName, ignore_from_file, options, output_optio
 from nmtkit.config import flag
 from nmtkit.console.log import LogConfig, configure, logger
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.outputs import check_output_file
+from nmtkit.storage.outputs import check_output_file
 
 
 def ignore_excluded_options(values: dict[str, Any]) -> None:

@@ -37,8 +37,8 @@ def main(translation: tuple[Path, ...], score: ScoreConfig, significance: Signif
     """
     configure(log)
 
-    from nmtkit.outputs import check_stdout, writing_stdout
     from nmtkit.scoring.comparison import as_lines, as_table, compare, read_texts
+    from nmtkit.storage.outputs import check_stdout, writing_stdout
 
     check_stdout((*translation, *score.reference), reads_stdin=not translation or STANDARD_STREAM in translation)
     comparisons = compare(*read_texts(translation, score.reference), score, significance)

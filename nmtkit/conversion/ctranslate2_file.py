@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import UserError
-from nmtkit.storage.maps import map_file
+from nmtkit.storage.files import map_file
 from nmtkit.wording import quoted
 
 _BINARY_VERSION = 6

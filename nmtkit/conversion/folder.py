@@ -37,7 +37,7 @@ def export_folder(destination: Path, replace: bool) -> Iterator[Path]:
     RunError if writing fails.
     """
     check_free(destination, replace)
-    with staged_folder(destination, _is_export_file, _is_export) as staging:
+    with staged_folder(destination, _is_export) as staging:
         yield staging
 
 

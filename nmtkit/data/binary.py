@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
-from nmtkit.storage.maps import map_file
+from nmtkit.storage.files import map_file
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
 MAGIC = b"NMTKINDX"

@@ -19,7 +19,7 @@ from nmtkit.data.description import (
 from nmtkit.data.lines import MAX_NAMED_LINES, LineNumbers, dropped_path
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
-from nmtkit.storage.checksum import sha256
+from nmtkit.storage.files import sha256
 from nmtkit.text.tokenizer import Tokenizer, restore_tokenizers, shares_vocabulary
 from nmtkit.wording import counted
 

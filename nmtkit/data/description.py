@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from nmtkit.data.binary import REMEDY, index_path, token_path
 from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
-from nmtkit.storage.checksum import sha256, sha256_of_fields
+from nmtkit.storage.files import sha256, sha256_of_fields
+from nmtkit.storage.outputs import DATASET, DATASET_FORMAT, is_dataset
 from nmtkit.text.languages import is_direction, side_names
 from nmtkit.text.moses_bpe import MOSES_BPE
 from nmtkit.text.reading import read_bytes
@@ -30,13 +31,11 @@ from nmtkit.text.tokenizer import (
 from nmtkit.version import __version__
 from nmtkit.wording import quoted, shortened
 
-DESCRIPTION = "dataset.json"
-FORMAT = "nmtkit dataset"
+DESCRIPTION, FORMAT = DATASET, DATASET_FORMAT
 VERSION = 2
 SHARDED_VERSION = 3  #: of a dataset whose splits are stored in shards
 _MAX_BYTES = 1 << 24  # of dataset.json
 _LONGEST_REASON = 300  # characters; a reason quotes values of dataset.json
-_FORMAT_WITHIN = 256  # bytes of dataset.json, in which its format is named
 
 _SPLIT = r"(train|valid\d*|test\d*)"
 TOKENIZER_FILE = r"vocab(\..+)?\.txt|spm(\..+)?\.model|bpe\..+\.json"  #: pattern of the names by `tokenizer_files`
@@ -70,15 +69,6 @@ def split_stem(folder: Path, split: str, side: str, shard: int | None = None) ->
 def is_dataset_file(name: str) -> bool:
     """Whether a dataset can contain a file of this name."""
     return _DATASET_FILE.fullmatch(name) is not None
-
-
-def is_dataset(folder: Path) -> bool:
-    """Whether a folder has a dataset.json of nmtkit, even if it is damaged or of another version."""
-    path = folder / DESCRIPTION
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return FORMAT.encode() in file.read(_FORMAT_WITHIN)
 
 
 def may_replace(folder: Path) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from nmtkit.data.binary import REMEDY
 from nmtkit.errors import UserError
-from nmtkit.storage.maps import map_numbers
+from nmtkit.storage.files import map_numbers
 
 LINE_DTYPE = np.dtype("<u8")
 MAX_NAMED_LINES = 10  # in one error message

@@ -26,8 +26,8 @@ from nmtkit.decoding.stats import StreamStats
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.outputs import writing_stdout
 from nmtkit.storage.atomic import resumable_file, staged_file
+from nmtkit.storage.outputs import writing_stdout
 from nmtkit.text.input_stream import STANDARD_STREAM
 from nmtkit.text.languages import SEVERAL
 from nmtkit.text.tags import tag_ids

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from nmtkit.decoding.formats import rows_per_line
 from nmtkit.errors import UserError
-from nmtkit.storage.strict_json import parse_json
+from nmtkit.storage.files import parse_json
 
 _COMPARED = 16  # lines at the end of the output that are translated again
 _TOLERATED = 10  # one in ten of them may differ: in int8 without the compiled search, translations depend on the batch

@@ -78,12 +78,6 @@ def matching(names: Collection[str], patterns: Sequence[str], flag: str) -> list
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def is_adapted(name: str, config: LoraConfig) -> bool:
-    """Whether a model with these targets everywhere keeps the parameter `name` with those of `config`."""
-    matrix = _matrix_of(name)
-    return matrix is None or any(fnmatchcase(matrix, pattern) for pattern in config.targets)
-
-
 def merge(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
     """The weights of the model without adaptation: W + s·B·A for each adapted matrix, in float32."""
     merged = {name: weight for name, weight in weights.items() if _matrix_of(name) is None}

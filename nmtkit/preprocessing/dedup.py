@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.reasons import DUPLICATE, KEPT, Marks
-from nmtkit.storage.maps import map_numbers
+from nmtkit.storage.files import map_numbers
 from nmtkit.text.reading import Block
 
 HASH = np.dtype("<u8")

@@ -16,7 +16,7 @@ from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import DEFAULT_VOCAB_SIZE, VocabularyConfig
 from nmtkit.preprocessing.reasons import Marks
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, is_usable, read_blocks
-from nmtkit.storage.maps import map_numbers
+from nmtkit.storage.files import map_numbers
 from nmtkit.text.languages import includes, side_names
 from nmtkit.text.reading import read_bytes
 from nmtkit.text.tokenizer import (

@@ -14,7 +14,6 @@ from nmtkit.data.corpus import Dataset, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
 from nmtkit.machine.workers import WorkerPool
-from nmtkit.outputs import check_output_file, check_output_folder
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoded import EncodedSplit
@@ -28,13 +27,14 @@ from nmtkit.preprocessing.learning import (
     reuse_tokenizers,
 )
 from nmtkit.preprocessing.line_encoder import make_line_encoders
-from nmtkit.preprocessing.progress import NEW_PROGRESS_FILE, PROGRESS_FILE, SavedProgress, identify_task
+from nmtkit.preprocessing.progress import SavedProgress, identify_task
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
 from nmtkit.preprocessing.report import corpus_row, write_report
 from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
 from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.storage.atomic import resolve, staged_folder
-from nmtkit.storage.maps import map_numbers
+from nmtkit.storage.files import map_numbers
+from nmtkit.storage.outputs import check_output_file, check_output_folder
 from nmtkit.text.languages import side_names
 from nmtkit.text.reading import find_side
 from nmtkit.text.tags import check_tag_apart, not_a_piece
@@ -70,7 +70,6 @@ def preprocess(
     with (
         staged_folder(
             files.destdir,
-            _is_dataset_or_temporary,
             may_replace,
             lambda folder: SavedProgress.load(folder, task) is not None,
         ) as folder,
@@ -181,10 +180,6 @@ def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:
     if resolve(files.report).is_relative_to(resolve(files.destdir)):
         raise UserError(f"--report {files.report}: a dataset folder contains nothing else: choose another folder")
     check_output_file(files.report, inputs)
-
-
-def _is_dataset_or_temporary(name: str) -> bool:
-    return is_dataset_file(name) or name in (HASHES_FILE, MARKS_FILE, PROGRESS_FILE, NEW_PROGRESS_FILE)
 
 
 def _find_corpus(prefix: str, files: FilesConfig) -> Corpus:

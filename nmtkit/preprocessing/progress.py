@@ -18,7 +18,7 @@ from nmtkit.data.description import FileRecord, record_file
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit
 from nmtkit.storage.atomic import fsync, fsync_entries
-from nmtkit.storage.checksum import sha256, sha256_of_fields
+from nmtkit.storage.files import sha256, sha256_of_fields
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.version import __version__
 from nmtkit.wording import counted

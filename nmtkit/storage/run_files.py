@@ -9,14 +9,9 @@ from nmtkit.errors import UserError
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 OPTIONS, METRICS = "options.json", "metrics.jsonl"
 UNUSABLE = ".unusable"  # suffix of a checkpoint that cannot be resumed
-EARLIER = ".earlier"  # suffix of options and metrics that no checkpoint belongs to, when a run begins
 
 _NUMBERED = re.compile(r"checkpoint_(0|[1-9][0-9]*)\.pt")
-_CHECKPOINT = rf"{_NUMBERED.pattern}|{re.escape(LAST)}|{re.escape(BEST)}"
-_OTHER = rf"{re.escape(OPTIONS)}|{re.escape(METRICS)}"
-_RUN_FILE = re.compile(
-    rf"({_CHECKPOINT})({re.escape(UNUSABLE)}(-[0-9]+)?)?|({_OTHER})({re.escape(EARLIER)}(-[0-9]+)?)?"
-)
+_OTHERS = (LAST, BEST, OPTIONS, METRICS)
 
 
 def list_checkpoints(save_dir: Path) -> list[tuple[int, Path]]:
@@ -32,7 +27,8 @@ def checkpoint_path(save_dir: Path, update: int) -> Path:
 
 def is_run_file(name: str) -> bool:
     """Whether nmt-train writes files of this name."""
-    return _RUN_FILE.fullmatch(name) is not None
+    name = name.removesuffix(UNUSABLE)
+    return name in _OTHERS or _NUMBERED.fullmatch(name) is not None
 
 
 def refuse_run_file(path: Path) -> None:

@@ -15,7 +15,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 from nmtkit.errors import UserError
-from nmtkit.storage.strict_json import parse_json
+from nmtkit.storage.files import parse_json
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary, symbol_pattern
 from nmtkit.wording import describe_unknown_version, quoted
 

@@ -39,7 +39,7 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     are fewer.
     """
     found = _up_to(folder, until)
-    counting = (path for update, path in reversed(found) if not _progress(path, update).get("is_interim"))
+    counting = (path for _, path in reversed(found) if not read_progress(path).get("is_interim"))
     newest = list(islice(counting, count))
     if len(newest) < count:
         kind = " that --keep-last counts" if len(newest) < len(found) else ""
@@ -58,7 +58,7 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     scored: list[tuple[float, int, Path]] = []
     criteria: set[_Criterion] = set()
     for update, path in _up_to(folder, until):
-        progress = _progress(path, update)
+        progress = read_progress(path)
         with as_user_errors(path):
             score = _recorded_score(progress)
         if score is not None:
@@ -109,15 +109,6 @@ def _difference(criteria: Collection[_Criterion]) -> str | None:
     if len({criterion.loss_version for criterion in criteria}) > 1:
         return "by different versions of the loss"
     return None
-
-
-def _progress(path: Path, update: int) -> dict[str, Any]:
-    """The progress of a numbered checkpoint. Raises UserError if it is not that of the `update` in its name."""
-    progress = read_progress(path)
-    recorded = progress.get("update", update)
-    if recorded != update:
-        raise UserError(f"{path}: its content is of update {recorded}: remove or rename the file")
-    return progress
 
 
 def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:

@@ -1,8 +1,7 @@
 """The beginning of a run: from a checkpoint of its own (resume), from given weights, or from random weights."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch import Tensor
 from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, load_weights, metric_setting
 from nmtkit.config import flag
 from nmtkit.console.log import logger
-from nmtkit.data.batching import ORDER_VERSION, count_parts
+from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.data.mixture import BEGINNING
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, model_differences
@@ -81,7 +80,6 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
         return _Start(weights, averages=weights)
     check_fit(checkpoint, config, data, options)
     state = resumed_state(checkpoint, data.first.checksums(VALIDATION), metric, options)
-    _check_state(state, learner, [count_parts(len(split)) for split in data.splits], save_dir.folder)
     if state.best is None:
         save_dir.forget_validations()
     if given is not None:
@@ -98,24 +96,6 @@ def _warn_of_missing_moments(learner: Learner, optimizer: Mapping[str, Tensor]) 
     missing = sum(f"step.{name}" not in optimizer for name in trained)
     if missing:
         logger.warning("%d of %s begin without Adam's moments", missing, counted(len(trained), "parameter"))
-
-
-def _check_state(state: RunState, learner: Learner, parts: Sequence[int], folder: Path) -> None:
-    """UserError for a state that does not fit datasets with so many `parts` an epoch, or has a damaged loss scaling."""
-    found = [state.part, *(part for _, part, *_ in state.others)]
-    if state.others and len(found) != len(parts):
-        problem = f"the newest checkpoint is of {counted(len(found), 'dataset')}"
-        raise UserError(f"{folder}: {problem}: use another checkpoint")
-    for part, of in zip(found, parts, strict=False):
-        if part >= of:
-            raise UserError(
-                f"{folder}: the newest checkpoint is in part {part + 1} of an epoch of {counted(of, 'part')}: "
-                "use another checkpoint"
-            )
-    scalings = (state.scaler, learner.scaler.state_dict())
-    before, now = ({name: type(value) for name, value in scaling.items()} for scaling in scalings)
-    if before and now and before != now:
-        raise UserError(f"{folder}: the newest checkpoint has a damaged loss scaling: use another checkpoint")
 
 
 def is_reset(checkpoint: Checkpoint, options: TrainingOptions) -> bool:

@@ -25,7 +25,7 @@ from nmtkit.machine.host_copy import HostCopy
 from nmtkit.machine.memory import keep_freed_memory, limit_kernel_caches
 from nmtkit.machine.precision import resolve_device
 from nmtkit.machine.threads import set_threads
-from nmtkit.outputs import refuse_dataset
+from nmtkit.storage.outputs import refuse_dataset
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.compiling import is_compile_error
 from nmtkit.training.config import TrainingOptions

@@ -1,20 +1,16 @@
 """Which checkpoints stay in a save folder, and which of them is best."""
 
-import errno
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import TINY, Train
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
-from nmtkit.storage.archive import read_archive
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
 from nmtkit.training.averaging import last_checkpoints
 from nmtkit.training.config import CheckpointConfig
@@ -56,7 +52,7 @@ def fill_disk(path: Path, checkpoint: Checkpoint) -> None:
     raise OSError("the disk is full")
 
 
-@pytest.mark.parametrize(("keep_last", "keep_best"), [(1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (3, 2), (99, 1)])
+@pytest.mark.parametrize(("keep_last", "keep_best"), [(1, 0), (1, 2), (2, 1), (3, 2), (99, 1)])
 @pytest.mark.parametrize("better", [lower, higher])
 def test_the_newest_and_the_best_checkpoints_are_kept_and_no_others(
     keep_last: int,
@@ -144,33 +140,6 @@ def test_a_checkpoint_with_nonfinite_weights_is_skipped(
     assert newest.progress["update"] == 1
 
 
-def test_a_symlink_to_a_missing_folder_is_named_as_such(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("missing")
-    with (
-        pytest.raises(UserError, match=r"link: cannot be created \(a symlink to a missing folder\)"),
-        SaveDir(CheckpointConfig(save_dir=tmp_path / "link")).locked(),
-    ):
-        pass
-
-
-def test_options_and_metrics_without_a_checkpoint_are_renamed_by_another_run(tmp_path: Path) -> None:
-    def begin(**options: int) -> dict[str, str]:
-        SaveDir(CheckpointConfig(save_dir=tmp_path)).prepare(options, "valid_loss", lower)
-        return {path.name: path.read_text() for path in tmp_path.iterdir()}
-
-    (tmp_path / "metrics.jsonl").write_text("mine")
-    first = {"metrics.jsonl.earlier": "mine", "options.json": '{\n  "seed": 1\n}\n'}
-    assert begin(seed=1) == first
-    (tmp_path / "metrics.jsonl").write_text("of seed 1")
-    assert begin(seed=1) == first | {"metrics.jsonl": "of seed 1"}  # the same run from the beginning
-    assert begin(seed=2) == {
-        "metrics.jsonl.earlier": "mine",
-        "metrics.jsonl.earlier-2": "of seed 1",
-        "options.json.earlier": first["options.json"],
-        "options.json": '{\n  "seed": 2\n}\n',
-    }
-
-
 def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_before(
     make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
@@ -178,47 +147,13 @@ def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_befor
     checkpoint.progress = {"update": 3, "best_metric": "valid", "is_best": False, "options": {}}
     config = CheckpointConfig(save_dir=tmp_path, keep_last=2, keep_best=0)
     SaveDir(config).save(3, checkpoint, lower)
-    (tmp_path / "checkpoint_4.pt.unusable").write_bytes(b"earlier")
     (tmp_path / "checkpoint_4.pt").write_bytes(b"damaged")
     save_dir = SaveDir(config)
     assert save_dir.load_newest() is not None
     assert (tmp_path / "checkpoint_4.pt").exists()  # a dry run writes nothing
     save_dir.prepare({}, "valid_loss", lower)
     assert [update for update, _ in list_checkpoints(tmp_path)] == [3]
-    assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"earlier"
-    assert (tmp_path / "checkpoint_4.pt.unusable-2").read_bytes() == b"damaged"
-
-
-@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE], ids=["of another user", "of a lost server"])
-def test_a_checkpoint_that_cannot_be_read_now_stops_the_run_and_keeps_its_name(
-    code: int, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(tmp_path, "--max-updates", 2, "--save-every", 1)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def refuse(path: Path) -> Any:
-        if path.name == "checkpoint_2.pt":
-            raise OSError(code, os.strerror(code))
-        return read_archive(path)
-
-    monkeypatch.setattr("nmtkit.checkpoint.read_archive", refuse)
-    said = train(tmp_path, "--max-updates", 3, code=2).stderr.decode()
-    assert f"checkpoint_2.pt: {os.strerror(code)}: make it readable, or move it away" in said
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_a_refused_run_shows_once_why_each_checkpoint_cannot_be_resumed(train: Train, tmp_path: Path) -> None:
-    train(tmp_path, "--max-updates", 2, "--save-every", 1)
-    (tmp_path / LAST).unlink()
-    for update in (1, 2):
-        os.truncate(tmp_path / f"checkpoint_{update}.pt", 2000)
-    said = train(tmp_path, code=2).stderr.decode()
-    assert [said.count(f"checkpoint_{update}.pt: truncated") for update in (1, 2)] == [1, 1]
-    newest, oldest, end = said.splitlines()[-3:]
-    assert newest.endswith("; trying the previous checkpoint")
-    assert f"{tmp_path / 'checkpoint_1.pt'}: truncated" in oldest
-    assert "previous" not in oldest
-    assert "cannot resume from any of its 2 checkpoints; move them away" in end
+    assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"damaged"
 
 
 def test_the_recorded_validations_are_those_of_the_kept_checkpoints(
@@ -333,7 +268,7 @@ def test_after_a_return_to_an_older_checkpoint_best_is_of_its_history(
         save_checkpoint(tmp_path / "checkpoint_6.pt", newest)
     said = train(tmp_path, "--max-updates", 7, "--validate-every", 1000, "--lr-scale", 1e3, *options[2:]).stderr
     assert (tmp_path / f"{BEST}.unusable").read_bytes() == removed
-    assert b"checkpoint_best.pt is damaged, or later than update 6, from which the run resumes" in said
+    assert b"checkpoint_best.pt.unusable" in said
     assert load_checkpoint(tmp_path / BEST).progress["update"] == 6
 
 

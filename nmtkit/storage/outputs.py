@@ -6,31 +6,40 @@ Commands call the checks before long work, so that a mistake is reported at once
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from nmtkit.data.description import is_dataset
 from nmtkit.errors import RunError, UserError
 from nmtkit.storage.atomic import check_writable, resolve
-from nmtkit.storage.leftovers import staging_folders
 from nmtkit.storage.run_files import refuse_run_file
 
+DATASET = "dataset.json"  #: the description that makes a folder a dataset
+DATASET_FORMAT = "nmtkit dataset"
+_FORMAT_WITHIN = 256  # bytes of the description, in which its format is named
 _STDIN, _STDOUT = 0, 1  # descriptors
 
 
 def check_output_file(output: Path, inputs: Iterable[Path | None]) -> None:
     """Raise UserError for a file that cannot be written, or must not be. Special files such as pipes are accepted."""
     if output.is_file() or output.is_dir() or not output.exists():
-        _check_place(output, inputs)
+        check_output_folder(output, inputs)
     check_writable(output)
 
 
-def check_output_folder(output: Path, inputs: Sequence[Path | None]) -> None:
-    """Raise UserError for a folder that must not be created or replaced, or whose temporary folders are inputs."""
-    for folder in (output, *staging_folders(resolve(output))):
-        _check_place(folder, inputs)
+def check_output_folder(output: Path, inputs: Iterable[Path | None]) -> None:
+    """Raise UserError for an output that is or contains an input, or belongs to a training run or a dataset."""
+    real = resolve(output)
+    for path in inputs:
+        if path is not None and resolve(path).is_relative_to(real):
+            raise UserError(f"{path} is an input and would be overwritten: choose another output")
+    if _is_same_file(output, _STDIN):
+        raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
+    if _is_same_file(output, _STDOUT):  # replacing it loses what it has, and what others write there
+        raise UserError(f"{output} is the file that stdout is redirected to: choose another output, or omit the option")
+    refuse_run_file(output)
+    refuse_dataset(real.parent, f"{output}: its folder")
 
 
 def check_stdout(inputs: Iterable[Path | None], reads_stdin: bool) -> None:
@@ -53,44 +62,21 @@ def writing_stdout() -> Iterator[BinaryIO]:
         raise RunError(f"cannot write to stdout: {error.strerror or error}") from error
 
 
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder has a dataset.json of nmtkit, even if it is damaged or of another version."""
+    path = folder / DATASET
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return DATASET_FORMAT.encode() in file.read(_FORMAT_WITHIN)
+
+
 def refuse_dataset(folder: Path, name: str) -> None:
     """Raise UserError for a folder of outputs that is a dataset, or new and in one; the message calls it `name`."""
     if is_dataset(folder):
         raise UserError(f"{name} is a dataset, which contains nothing else: choose another folder")
     if not folder.exists() and is_dataset(resolve(folder).parent):
         raise UserError(f"{name} is in a dataset, which contains nothing else: choose another folder")
-
-
-def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError for an output that must not be written.
-
-    It is an input, stdin or stdout, contains an input, belongs to a training run or a dataset, or is a loop of
-    symlinks or an open file, such as /dev/fd/3.
-    """
-    real = resolve(output)
-    if real.is_symlink():
-        raise UserError(f"{output}: a loop of symlinks: choose another output")
-    for path in inputs:
-        if path is not None and resolve(path).is_relative_to(real):
-            raise UserError(f"{path} is an input and would be overwritten: choose another output")
-    if _is_same_file(output, _STDIN):  # not its resolved path: a removed file that is open has none
-        raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
-    if _is_same_file(output, _STDOUT):  # replacing it loses what it has, and what others write there
-        raise UserError(f"{output} is the file that stdout is redirected to: choose another output, or omit the option")
-    if _is_descriptor(output):  # what others write there would be lost, and what it has after `>>`
-        raise UserError(f"{output} is an open file, which would be replaced: choose the name of a file")
-    refuse_run_file(output)
-    refuse_dataset(real.parent, f"{output}: its folder")
-
-
-def _is_descriptor(path: Path) -> bool:
-    """Whether a path leads to a file through a descriptor of a process, which Linux shows as a symlink in /proc."""
-    while path.is_symlink():
-        folder = resolve(path.parent)
-        if folder.is_relative_to("/proc"):
-            return True
-        path = folder / path.readlink()
-    return False
 
 
 def _is_same_file(first: Path | int, second: Path | int) -> bool:

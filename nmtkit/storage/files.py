@@ -1,0 +1,71 @@
+"""Reads files: memory maps, SHA-256 checksums, and values of JSON."""
+
+import hashlib
+import json
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.wording import quoted
+
+_CHUNK_BYTES = 1 << 20
+
+
+def map_file(file: BinaryIO) -> mmap.mmap:
+    """Map a file that is not empty. Privately: with `direct_io`, as of sshfs and s3fs, Linux has no shared maps."""
+    return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+
+
+def map_numbers(path: Path, dtype: Any) -> NDArray[Any]:
+    """Map a file of numbers (n,) that is not empty."""
+    with path.open("rb") as file:
+        return np.frombuffer(map_file(file), dtype)
+
+
+def sha256(path: Path, size: int) -> str:
+    """Hash the first `size` bytes of a file, and return the digest in hexadecimal."""
+    with path.open("rb") as file:
+        return sha256_of_file(file, size)
+
+
+def sha256_of_file(file: BinaryIO, size: int) -> str:
+    """Hash the first `size` bytes of an open file, and return the digest in hexadecimal."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size > 0 and (chunk := file.read(min(size, _CHUNK_BYTES))):
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest.hexdigest()
+
+
+def sha256_of_fields(fields: Mapping[str, Any]) -> str:
+    """Hash a JSON object, apart from its field `sha256`: as compact JSON with sorted keys."""
+    hashed = {name: value for name, value in fields.items() if name != "sha256"}
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON. Raises ValueError also for too deep nesting."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def parse_count(value: object) -> int:
+    """Return a parsed value that is an integer from 0 to 2**63 - 1. Raises ValueError for any other value."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{quoted(value)} is not a count")
+    return value
+
+
+def parse_text(value: object) -> str:
+    """Return a parsed value that is a string. Raises ValueError for any other value."""
+    if not isinstance(value, str):
+        raise ValueError(f"{quoted(value)} is not a text")
+    return value

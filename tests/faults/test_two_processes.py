@@ -1,0 +1,62 @@
+"""Two processes never write one result: the second is refused with one line, and the first is not disturbed."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import TEXT, Faulty
+
+from nmtkit.errors import UserError
+from nmtkit.storage.atomic import resumable_file, staged_folder
+from nmtkit.training.config import CheckpointConfig
+from nmtkit.training.save_dir import SaveDir
+
+
+def writing(command: str, result: Path) -> AbstractContextManager[Any]:
+    """What a command does while it writes its result."""
+    if command == "nmt-generate":
+        return resumable_file(result, resume=False)
+    if command == "nmt-train":
+        return SaveDir(CheckpointConfig(save_dir=result)).locked()
+    return staged_folder(result, lambda folder: True)
+
+
+@pytest.mark.parametrize("command", ["nmt-preprocess", "nmt-export", "nmt-generate", "nmt-train"])
+def test_a_result_that_another_process_is_writing_is_refused(
+    command: str, command_lines: dict[str, list[object]], faulty: Faulty, tmp_path: Path
+) -> None:
+    words, result = command_lines[command], tmp_path / "result"
+    with writing(command, result):
+        before = sorted(tmp_path.rglob("*"))
+        refused = faulty(command, *words, input=TEXT)
+        assert (refused.code, "another process" in refused.last_line) == (2, True), refused.output
+        assert str(result) in refused.last_line
+        assert sorted(tmp_path.rglob("*")) == before
+    assert faulty(command, *words, input=TEXT).code == 0
+
+
+def test_the_folder_of_a_process_at_work_is_not_taken_for_a_leftover(tmp_path: Path) -> None:
+    def everything(folder: Path) -> bool:
+        return True
+
+    with staged_folder(tmp_path / "folder", everything) as staging:
+        (staging / "file").write_text("first")
+        with (
+            pytest.raises(UserError, match="another process"),
+            staged_folder(tmp_path / "folder", everything, everything),
+        ):
+            raise AssertionError
+    assert (tmp_path / "folder/file").read_text() == "first"
+
+
+def test_a_moved_save_folder_is_not_mixed_up_with_the_one_in_its_place(tmp_path: Path) -> None:
+    run = SaveDir(CheckpointConfig(save_dir=tmp_path / "run"))
+    with run.locked():
+        run.check_place()
+        (tmp_path / "run").rename(tmp_path / "moved")
+        for _ in range(2):
+            with pytest.raises(Exception, match="was moved or removed"):
+                run.check_place()
+            (tmp_path / "run").mkdir(exist_ok=True)
+    assert (tmp_path / "run").exists()
