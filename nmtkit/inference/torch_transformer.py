@@ -51,10 +51,10 @@ class TorchTransformer(TorchInference, TransformerInference):
     def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
         """As `TorchInference.logits`."""
         model = self.model
-        x = model.inputs(model.target_embedding(tokens), state.begin_step())
+        x = model.inputs(model.target_embedding(tokens), state.positions(state.length, 1))
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
             x = layer_step(layer, x, state, number)
-        state.end_step()
+        state.length += 1
         return model.project(model.decoder_norm(x))
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:

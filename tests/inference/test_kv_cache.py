@@ -3,12 +3,12 @@
 from typing import Any
 
 import torch
+from nmtkit.inference.static_transformer import StaticTransformer
 from prefix_models import with_lengths
 from small_transformers import W, make, sentences, variants
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmtkit.inference.static_transformer import StaticTransformer
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.transformer import Memory
 from nmtkit.text.vocabulary import BOS
