@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nmtkit.config import flag
 from nmtkit.inference.protocol import AttentionWeights, InferenceModel
 from nmtkit.inference.shortlist import Ids
-from nmtkit.inference.transformer_base import TransformerInference
+from nmtkit.inference.torch_transformer import TransformerInference
 from nmtkit.machine import native_build
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
@@ -31,9 +31,7 @@ _NUMBERS: dict[str, Any] = {
     "device": "cpu",
 }  # as C++ writes it, not as torch's defaults say
 _ANY: Any = None
-_KNOWN: dict[
-    str, tuple[object, ...]
-] = {  # the options that the compiled search knows, each with the values that it knows
+_KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search knows, with the values that it knows
     **dict.fromkeys(("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v"), _ANY),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), _ANY),  # not in use in a search
     "activation": ("relu", "gelu", "swish"),

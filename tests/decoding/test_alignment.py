@@ -14,8 +14,8 @@ from prefix_models import with_lengths
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.forced import with_attention
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.decoding.translation import SourcePieces, align_words, compose, word_numbers

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding import attention_page
-from nmtkit.decoding.alignment import all_heads
 from nmtkit.decoding.attention_page import Attention, write_attention_page
 from nmtkit.decoding.config import PAGE_LINES, EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.forced import all_heads
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.model.layers import DecoderLayer, EncoderLayer

@@ -25,9 +25,8 @@ from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.config import Config
 from nmtkit.decoding import engine
-from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import EngineConfig, EngineKeywords, SearchConfig, SearchKeywords, StreamConfig
 from nmtkit.decoding.engine import SearchBatch, Workers, WorkersNotStartedError
-from nmtkit.decoding.keywords import EngineKeywords, SearchKeywords
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError

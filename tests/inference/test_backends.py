@@ -11,9 +11,8 @@ from step_by_step import StepByStep
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.forced import score
+from nmtkit.decoding.forced import score, with_attention
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import UserError
 from nmtkit.inference import torch_inference, torch_transformer

@@ -96,9 +96,11 @@ def refuses(name: str, call: Callable[[], object]) -> bool:
     try:
         call()
     except UserError as error:
-        assert flag(name) in str(error) or (name in ("d_k", "d_v") and "heads of" in str(error)), error
-        return True
-    return False
+        reason = str(error)
+    else:
+        return False
+    assert flag(name) in reason or (name in ("d_k", "d_v") and "heads of" in reason), reason
+    return True
 
 
 @every_choice

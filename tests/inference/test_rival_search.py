@@ -13,9 +13,8 @@ from step_by_step import StepByStep
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmtkit.decoding.alignment import all_heads, with_attention
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.forced import score
+from nmtkit.decoding.forced import all_heads, score, with_attention
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend

@@ -11,12 +11,11 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmtkit.model import short_attention
-from nmtkit.model.activations import LayerNorm
 from nmtkit.model.attention import CrossAttention, SelfAttention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.layers import Residual
-from nmtkit.model.residual import add_and_norm
+from nmtkit.model.residual import LayerNorm, add_and_norm
 from nmtkit.model.short_attention import attend_short_packed
 
 
