@@ -346,8 +346,8 @@ class GenerationOptions(OptionGroups):
     engine: EngineConfig = field(default_factory=EngineConfig)
 
 
-# The keyword arguments of `Translator`, for editors and mypy. The fields of the same names hold their defaults and check
-# their values.
+# The keyword arguments of `Translator`, for editors and mypy. The fields of the same names hold the defaults, and
+# check the values.
 
 
 class PenaltyKeywords(TypedDict, total=False):

@@ -79,19 +79,6 @@ def test_without_the_compiled_search_fp32_uses_torch_and_int8_is_refused(
         load_model(make_checkpoint(), "cpu", "int8")
 
 
-def test_a_model_outside_the_compiled_search_is_not_reported_as_not_compiled(
-    make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native_build, "native", None)
-    assert load_model(make_checkpoint(attention_window=2), "cpu", "fp32").precision == "fp32"
-
-
-def test_the_portable_build_is_used_for_int8_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
-    assert [native_build.available(precision) for precision in ("fp32", "int8")] == [False, True]
-    assert native_build.isa() == "portable"
-
-
 @pytest.mark.parametrize(("cpu", "missing"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
 def test_a_fast_build_is_missing_if_a_capable_cpu_uses_the_portable_one(
     cpu: str, missing: bool, monkeypatch: pytest.MonkeyPatch
@@ -99,12 +86,6 @@ def test_a_fast_build_is_missing_if_a_capable_cpu_uses_the_portable_one(
     monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: cpu)
     assert native_build.is_missing() is missing
-
-
-@compiled
-def test_int8_with_an_attention_window_is_refused(make_checkpoint: MakeCheckpoint) -> None:
-    with pytest.raises(UserError, match=r"int8: the compiled search does not support this model .*: use fp32 or bf16"):
-        load_model(make_checkpoint(attention_window=2), "cpu", "int8")
 
 
 def test_torch_searches_on_a_gpu(make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
