@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import torch
-
 from nmtkit.checkpoint import Checkpoint, memory_for_weights
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import backends_of
@@ -12,7 +10,7 @@ from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import unknown_options
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.machine import native_build
-from nmtkit.machine.precision import resolve_device, resolve_precision
+from nmtkit.machine.precision import inference_precision, resolve_device, resolve_precision
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.text.tokenizer import tokenizer_differences
@@ -67,19 +65,6 @@ def _rebuilt(checkpoint: Checkpoint, backend: Callable[[TranslationModel], Infer
     if checkpoint.check_unchanged is not None:
         checkpoint.check_unchanged()
     return backend(checkpoint.build_model())
-
-
-def inference_precision(name: str, device: torch.device) -> str:
-    """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
-    multiplies that natively. UserError for formats that the device does not have."""
-    if name == "auto":
-        fast_bf16 = device.type != "cpu" and resolve_precision(name, device) == torch.bfloat16
-        return "bf16" if fast_bf16 else "fp32"
-    if name == "fp16" and device.type == "cpu":
-        raise UserError("--precision fp16 is for GPUs: on a CPU use fp32, or int8, which is faster")
-    if name == "int8" and device.type != "cpu":
-        raise UserError(f"--precision int8 is for CPUs, not for {device}: use bf16 or fp16")
-    return name
 
 
 def _no_int8(config: ModelConfig) -> str:

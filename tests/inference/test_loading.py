@@ -9,10 +9,11 @@ from fake_gpu import fake_gpu
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
-from nmtkit.inference.loading import inference_precision, load_model, load_models
+from nmtkit.inference.loading import load_model, load_models
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.machine import native_build
+from nmtkit.machine.precision import inference_precision
 
 MakeCheckpoint = Callable[..., Checkpoint]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
