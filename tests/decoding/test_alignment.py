@@ -71,7 +71,7 @@ def test_pieces_get_the_spaces_of_the_text_that_they_spell() -> None:
     assert respaced([" a"], "ab") is None
 
 
-@pytest.mark.parametrize("unknown", ["t2e", "22 33", "2", "the2", "2t the 2"])
+@pytest.mark.parametrize("unknown", ["t2e", "2", "2t the 2"])
 def test_words_of_an_alignment_are_those_of_the_text_beside_unknown_pieces(unknown: str) -> None:
     model = train_sentencepiece(
         ["the dog runs"], vocab_size=15, model_type="bpe", character_coverage=1.0, byte_fallback=False, threads=1

@@ -91,7 +91,7 @@ def plain_search(
     return best_of_each_text(finished)
 
 
-@pytest.mark.parametrize(("groups", "width"), [(1, 2), (1, 3), (1, 5), (2, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize(("groups", "width"), [(1, 2), (1, 5), (3, 2)])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 def test_a_repeated_text_takes_no_place_in_the_nbest_list(groups: int, width: int, alpha: float) -> None:
     lengths, beam = (7, 4, 6, 1), groups * width
@@ -106,7 +106,7 @@ def test_a_repeated_text_takes_no_place_in_the_nbest_list(groups: int, width: in
             assert ids_of(found) == [ids for _, ids in expected]
 
 
-@pytest.mark.parametrize(("beam", "groups"), [(2, 1), (3, 1), (4, 2), (6, 3)])
+@pytest.mark.parametrize(("beam", "groups"), [(3, 1), (6, 3)])
 def test_comparing_the_best_tokens_of_each_row_equals_comparing_all(beam: int, groups: int) -> None:
     """A rule, here one that no output breaks, makes the search compare all tokens."""
     for seed in range(30):

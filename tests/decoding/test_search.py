@@ -69,7 +69,7 @@ def test_the_length_penalty_decides_between_short_and_long() -> None:
     assert long[0][0].score == pytest.approx(math.log(0.48) / (9 / 6))
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.5])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.5])
 def test_a_beam_as_wide_as_the_space_is_exhaustive(alpha: float) -> None:
     model = RandomModel(seed=1, eos=-1.0)
     limits = (3, 2, 1, 0)
@@ -82,7 +82,7 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive(alpha: float) -> None:
         assert [hypothesis.score for hypothesis in found[sentence]] == pytest.approx([s for s, _ in expected], rel=1e-5)
 
 
-@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+@pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 def test_stopping_early_never_changes_the_result(beam: int, alpha: float) -> None:
     for seed in range(6):
@@ -132,7 +132,7 @@ def test_nbest_larger_than_the_beam_is_refused() -> None:
         SearchConfig(nbest=5)
 
 
-@pytest.mark.parametrize("width", [3, 63, 64 * 16, 64 * 16 + 1, 8003])
+@pytest.mark.parametrize("width", [3, 64 * 16, 8003])
 def test_without_the_compiled_build_the_best_of_each_row_match_topk(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ def test_blank_lines_give_blank_lines_in_their_places(translator: Translator) ->
     assert [not line.strip() for line in LINES] == [text == "" for text in translated]
 
 
-@pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"max_tokens": 1}, {"max_tokens": 12}])
+@pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"max_tokens": 12}])
 def test_buffer_and_batches_do_not_change_the_result(translator: Translator, batches: dict[str, int]) -> None:
     assert texts(translator, LINES * 2, **batches) == texts(translator, LINES * 2)
 

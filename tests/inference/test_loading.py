@@ -59,7 +59,7 @@ def test_a_cpu_uses_the_compiled_search_and_suggests_int8_if_it_is_faster(
     assert load_models([make_checkpoint(1), make_checkpoint(2)], "cpu", precision).faster_precision == faster
 
 
-@pytest.mark.parametrize(("precision", "window"), [("fp32", 2), ("bf16", None), ("bf16", 2)])
+@pytest.mark.parametrize(("precision", "window"), [("fp32", 2), ("bf16", None)])
 def test_torch_searches_if_the_compiled_search_does_not_support_the_model(
     precision: str, window: int | None, make_checkpoint: MakeCheckpoint
 ) -> None:

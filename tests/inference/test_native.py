@@ -50,8 +50,8 @@ def layer(rows: int, columns: int, eight_bits: bool, seed: int = 1) -> tuple[Nat
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("columns", [5, 24, 256])
-@pytest.mark.parametrize("rows", [1, 15, 16, 40, 83])
+@pytest.mark.parametrize("columns", [5, 256])
+@pytest.mark.parametrize("rows", [1, 16, 83])
 def test_products_match_torch_for_any_number_of_rows(rows: int, columns: int) -> None:
     linear, weight, bias = layer(rows, columns, eight_bits=False)
     for count in (*range(1, 26), 59, 60, 61, 125):
@@ -60,7 +60,7 @@ def test_products_match_torch_for_any_number_of_rows(rows: int, columns: int) ->
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("columns", [5, 24, 256])
+@pytest.mark.parametrize("columns", [5, 256])
 @pytest.mark.parametrize("rows", [1, 16, 83])
 def test_int8_products_are_exact_sums_of_the_quantized_numbers(rows: int, columns: int, build: str) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -153,8 +153,8 @@ def test_keys_and_values_of_int8_models_are_rounded_to_the_nearest_16_bit_number
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("width", [3, 16, 63, 1025, 8003])
-@pytest.mark.parametrize("count", [1, 4, 20, 300])
+@pytest.mark.parametrize("width", [3, 63, 8003])
+@pytest.mark.parametrize("count", [1, 20, 300])
 def test_the_best_of_each_row_match_topk(width: int, count: int) -> None:
     scores = torch.randn(40, width)
     scores[0, -2:] = 9.0  # in what is left beside whole vectors
@@ -187,16 +187,11 @@ def test_the_best_scores_are_never_nan() -> None:
 
 # The search -----------------------------------------------------------------------------------------------------
 
-VARIANTS: list[dict[str, Any]] = [
+VARIANTS: list[dict[str, Any]] = [  # test_every_option.py goes through all values of all options
     {},
-    {"norm": "pre"},
-    {"positions": "learned", "max_positions": 200},
-    {"d_k": 16, "d_v": 24},
+    {"d_model": 12, "d_ff": 20, "d_k": 5, "d_v": 70, "encoder_layers": 3},
     {"share_embeddings": "none", "norm": "pre", "d_model": 24, "heads": 1, "decoder_layers": 1},
-    {"d_v": 40, "encoder_layers": 3},
-    {"d_model": 12, "d_ff": 20, "d_k": 5, "d_v": 70},
-    {"activation": "gelu", "output_bias": True, "d_ff": 27},
-    {"activation": "swish", "positions": "fairseq", "norm": "pre"},
+    {"activation": "gelu", "output_bias": True, "d_ff": 27, "positions": "learned", "max_positions": 200},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
 

@@ -126,8 +126,8 @@ def test_window_masks_match_their_definition() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [1, 2, 3, 5, 50])
-@pytest.mark.parametrize("length", [1, 2, 7, 11, 24])
+@pytest.mark.parametrize("window", [1, 3, 50])
+@pytest.mark.parametrize("length", [1, 7, 24])
 def test_blockwise_attention_equals_masked_full_attention(causal: bool, window: int, length: int) -> None:
     ours = randomized(SelfAttention(TransformerConfig(**SIZES, d_v=5, attention_window=window), causal))
     x = draw(3, length, D).requires_grad_()

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from nmtkit.model.dropout import Dropout, dropout
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.01, 0.3, 0.9])
 def test_elements_are_dropped_at_the_given_rate_and_the_others_scaled(rate: float) -> None:
     torch.manual_seed(1)
     x = torch.full((500, 401), 2.0)
@@ -20,7 +20,7 @@ def test_elements_are_dropped_at_the_given_rate_and_the_others_scaled(rate: floa
     assert y.mean().item() == pytest.approx(2.0, abs=0.05)
 
 
-@pytest.mark.parametrize("shape", [(1,), (3,), (2, 3, 5), (7, 1), (0, 4)])
+@pytest.mark.parametrize("shape", [(1,), (2, 3, 5), (0, 4)])
 def test_dropout_keeps_any_shape_and_dtype(shape: tuple[int, ...]) -> None:
     for kind in (torch.float32, torch.float64, torch.bfloat16):
         y = dropout(torch.ones(shape, dtype=kind), 0.5)

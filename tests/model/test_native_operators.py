@@ -55,7 +55,7 @@ def coarse(x: Tensor) -> Tensor:
 # --- dropout
 
 
-@pytest.mark.parametrize("shape", [(1,), (3, 7), (0, 4), (5, 16), (3, 20_001)])
+@pytest.mark.parametrize("shape", [(1,), (0, 4), (3, 20_001)])
 def test_dropout_has_the_bits_of_torch_with_and_without_a_residual(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,15 +92,15 @@ def norm_of(rate: float) -> Callable[..., Tensor]:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-@pytest.mark.parametrize("width", [1, 3, 8, 9, 130])
-@pytest.mark.parametrize("rows", [1, 63, 64, 200])
+@pytest.mark.parametrize("width", [1, 9, 130])
+@pytest.mark.parametrize("rows", [1, 64, 200])
 def test_a_residual_with_norm_is_that_of_torch(rows: int, width: int, rate: float) -> None:
     check(norm_of(rate), draw(rows, width), draw(rows, width, seed=1), draw(width, seed=2), draw(width, seed=3))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
-@pytest.mark.parametrize("width", [1, 3, 8, 9, 130])
-@pytest.mark.parametrize("rows", [1, 63, 64, 200])
+@pytest.mark.parametrize("width", [1, 9, 130])
+@pytest.mark.parametrize("rows", [1, 64, 200])
 def test_a_residual_with_norm_in_bf16_computes_in_fp32(rows: int, width: int, rate: float) -> None:
     x, y, gain, bias = (draw(*shape, seed=i) for i, shape in enumerate([(rows, width)] * 2 + [(width,)] * 2))
     check(norm_of(rate), coarse(x), coarse(y), coarse(gain), coarse(bias), kind=torch.bfloat16)
@@ -150,7 +150,7 @@ def mask_of(lengths: Sequence[int], longest: int) -> Tensor:
     return (torch.arange(longest) < torch.tensor(lengths)[:, None])[:, None, None, :]
 
 
-@pytest.mark.parametrize("length", [1, 2, 8, 13, short_attention._LONGEST])
+@pytest.mark.parametrize("length", [1, 13, short_attention._LONGEST])
 def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, Any]) -> None:
     for causal, mask in ((True, None), (False, None), (False, mask_of([length, 1, (length + 1) // 2], length))):
         torch.manual_seed(3)
@@ -158,7 +158,7 @@ def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, Any]) -> 
         check(lambda x, layer=layer, mask=mask: layer.to(x.dtype)(x, mask), draw(3, length, 12))
 
 
-@pytest.mark.parametrize("length", [1, 2, 8, 13, short_attention._LONGEST])
+@pytest.mark.parametrize("length", [1, 13, short_attention._LONGEST])
 def test_self_attention_in_bf16_computes_in_fp32(length: int, sizes: dict[str, Any]) -> None:
     layer = SelfAttention(attention_config(sizes), causal=False)
     projections = draw(3, length, sum(layer.widths))
@@ -167,7 +167,7 @@ def test_self_attention_in_bf16_computes_in_fp32(length: int, sizes: dict[str, A
         check(lambda x, mask=mask: layer._attend(x, mask, None), projections, kind=torch.bfloat16)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 9), (9, 4), (17, 48)])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 9), (17, 48)])
 def test_cross_attention_in_bf16_computes_in_fp32(queries: int, keys: int, sizes: dict[str, Any]) -> None:
     layer = CrossAttention(attention_config(sizes))
     q, kv = draw(2, queries, layer.widths[0]), draw(2, keys, sum(layer.widths), seed=1)
@@ -175,7 +175,7 @@ def test_cross_attention_in_bf16_computes_in_fp32(queries: int, keys: int, sizes
     check(lambda q, kv: layer._attend(q, kv, mask, None), q, kv, kind=torch.bfloat16)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 9), (9, 4), (17, 48)])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 9), (17, 48)])
 def test_cross_attention_is_that_of_torch(queries: int, keys: int, sizes: dict[str, Any]) -> None:
     torch.manual_seed(3)
     layer = CrossAttention(attention_config(sizes))
