@@ -18,10 +18,9 @@ from torch.nn import functional as F
 
 from nmtkit.inference.native_transformer import NativeLinear
 from nmtkit.machine import native_build
-from nmtkit.model.activations import LayerNorm
 from nmtkit.model.attention import attend, join_heads, split_heads
 from nmtkit.model.dropout import Dropout, dropout
-from nmtkit.model.residual import add_and_norm
+from nmtkit.model.residual import LayerNorm, add_and_norm
 from nmtkit.model.short_attention import Sizes, attend_short
 from nmtkit.training.loss import projected_cross_entropy
 

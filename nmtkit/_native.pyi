@@ -85,8 +85,6 @@ def best_step(
     Tokens in `excluded` count as impossible. IndexError also for k > W.
     """
 
-def log_softmax(x: int, rows: int, width: int, threads: int) -> None:
-    """Compute it in place for each row of x (rows, width), fp32."""
 
 def top_k(scores: int, rows: int, width: int, k: int, values: int, indices: int, threads: int) -> None:
     """The k highest of each row of scores (rows, width) into values (rows, k) and indices (rows, k), int64.

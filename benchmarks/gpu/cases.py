@@ -9,7 +9,6 @@ from gpu.decoding import DecodingSetting, measure_decoding
 from gpu.measuring import Measurement
 from gpu.peers import measure_ctranslate2, measure_marian_decoding, measure_marian_training
 from gpu.training import TrainingSetting, measure_training
-from nmtkit.inference.static_transformer import GraphTransformer, StaticTransformer
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 
@@ -151,12 +150,7 @@ def search_technique_cases(sizes: Sizes, device: str) -> list[Case]:
     few, many = (_decoding(sizes, device, "base", tokens) for tokens in (smallest, largest))
     small = f"batches of {smallest:,} tokens"
     cases = [Case(DEFAULT, partial(measure_decoding, many)), Case(small, partial(measure_decoding, few), DEFAULT)]
-    static, graphs = "static cache", "static cache and CUDA graphs"
     changes: dict[str, tuple[DecodingSetting, str]] = {
-        static: (replace(many, backend=StaticTransformer), DEFAULT),
-        graphs: (replace(many, backend=GraphTransformer), DEFAULT),
-        f"{small}, {static}": (replace(few, backend=StaticTransformer), small),
-        f"{small}, {graphs}": (replace(few, backend=GraphTransformer), small),
         "search with shapes that depend on the hypotheses": (replace(many, fixed_shapes=False), DEFAULT),
         "candidates chosen from log-probabilities in fp32": (replace(many, half_logits=False), DEFAULT),
         "candidates chosen in one stage": (replace(many, two_stages=False), DEFAULT),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypedDict
 
 from nmtkit.config import Config, OptionGroups, option
 from nmtkit.data.config import DatasetConfig
@@ -344,3 +344,45 @@ class GenerationOptions(OptionGroups):
     batches: StreamConfig = field(default_factory=StreamConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+
+
+# The keyword arguments of `Translator`, for editors and mypy. The fields of the same names hold the defaults, and
+# check the values.
+
+
+class PenaltyKeywords(TypedDict, total=False):
+    """The fields of `SearchConfig` that the score of a given translation depends on."""
+
+    length_penalty: float
+    length_penalty_form: str
+
+
+class SearchKeywords(PenaltyKeywords, total=False):
+    """The fields of `SearchConfig`, without `nbest`."""
+
+    beam: int
+    max_len_a: float
+    max_len_b: int
+    min_len: int
+    no_repeat_ngram: int | None
+    ban: tuple[str, ...]
+    diverse_groups: int
+    diversity: float
+    sampling: bool
+    top_k: int | None
+    top_p: float | None
+    temperature: float
+    seed: int
+    alignment: bool
+    alignment_layer: int | None
+    copy_unknown: bool
+
+
+class EngineKeywords(TypedDict, total=False):
+    """The fields of `EngineConfig`."""
+
+    device: str
+    precision: str
+    threads: int | None
+    shortlist: Path | None
+    workers: int

@@ -14,11 +14,10 @@ import torch
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.console.log import logger
 from nmtkit.data.batch import pad
-from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.fixed_search import fixed_search, serves
 from nmtkit.decoding.footprint import missing_memory, search_bytes
-from nmtkit.decoding.forced import score
+from nmtkit.decoding.forced import score, with_attention
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
 from nmtkit.decoding.search import Hypothesis, TextOf, search
 from nmtkit.errors import NmtkitError, RunError, UserError

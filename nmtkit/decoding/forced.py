@@ -1,14 +1,23 @@
-"""Forced decoding: scores given outputs."""
+"""Forced decoding of given outputs: their scores, their soft alignment, and the attention of all heads.
+
+Letters: S source length, T output length, both with EOS; L layers, H heads.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from nmtkit.data.batch import pad
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import Hypothesis, length_penalties
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.text.vocabulary import EOS
+from nmtkit.text.vocabulary import BOS, EOS
+
+_POSITIONS = 4096  # of source or target in one batch
 
 
 @torch.inference_mode()
@@ -28,3 +37,47 @@ def score(
     scores = totals / length_penalties(config, tgt.size(1)).to(model.device)[lengths]
     scored = zip(targets, scores.tolist(), log_probs.tolist(), strict=True)
     return [Hypothesis(ids, total, each[: len(ids) + 1]) for ids, total, each in scored]
+
+
+@torch.inference_mode()
+def with_attention(
+    model: InferenceModel, sources: Sequence[list[int]], found: list[list[Hypothesis]], layer: int | None
+) -> list[list[Hypothesis]]:
+    """Add the attention (T, S) to the hypotheses found for each source (ids with EOS).
+
+    `layer` is the number of a decoder layer, from 1; None for the default of `InferenceModel.alignment_layer`.
+    """
+    pairs = [(source, hypothesis) for source, nbest in zip(sources, found, strict=True) for hypothesis in nbest]
+    longest = max((max(len(source), len(hypothesis.ids) + 1) for source, hypothesis in pairs), default=1)
+    size = max(1, _POSITIONS // longest)
+    attended = []
+    for start in range(0, len(pairs), size):
+        some = pairs[start : start + size]
+        src, lengths = (tensor.to(model.device) for tensor in pad([source for source, _ in some]))
+        tgt_in = pad([[BOS, *hypothesis.ids] for _, hypothesis in some])[0].to(model.device)
+        weights = model.alignment(src, lengths, tgt_in, layer).cpu()
+        for (source, hypothesis), padded in zip(some, weights, strict=True):
+            attention = padded[: len(hypothesis.ids) + 1, : len(source)].numpy().copy()
+            attended.append(replace(hypothesis, attention=attention))
+    hypotheses = iter(attended)
+    return [[next(hypotheses) for _ in nbest] for nbest in found]
+
+
+@torch.inference_mode()
+def all_heads(
+    model: InferenceModel, source: list[int], target: list[int]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """The attention weights of all layers and heads for a source (ids with EOS) and an output (ids without).
+
+    Returns the encoder's self-attention (L, H, S, S), the decoder's self-attention (L, H, T, T) and its attention to
+    the source (L, H, T, S); L is 0 for a kind that the model does not have. Raises UserError for a model without
+    attention and for an ensemble.
+    """
+    src, lengths = (tensor.to(model.device) for tensor in pad([source]))
+    weights = model.attention(src, lengths, pad([[BOS, *target]])[0].to(model.device))
+    return _stacked(weights.encoder), _stacked(weights.decoder), _stacked(weights.cross)
+
+
+def _stacked(layers: list[Tensor]) -> NDArray[np.float32]:
+    """The weights of all layers, each (1, H, ·, ·), as (L, H, ·, ·)."""
+    return torch.cat(layers).float().cpu().numpy() if layers else np.empty((0, 0, 0, 0), np.float32)

@@ -7,15 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
-from nmtkit.decoding.alignment import all_heads
 from nmtkit.decoding.attention_page import Attention
 from nmtkit.decoding.batched_search import Advance, search_in_batches
-from nmtkit.decoding.config import BatchSizes, EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import (
+    BatchSizes,
+    EngineConfig,
+    EngineKeywords,
+    PenaltyKeywords,
+    SearchConfig,
+    SearchKeywords,
+    StreamConfig,
+)
 from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
-from nmtkit.decoding.keywords import EngineKeywords, PenaltyKeywords, SearchKeywords
-from nmtkit.decoding.line_warnings import LineWarnings
+from nmtkit.decoding.forced import all_heads
 from nmtkit.decoding.requests import Request
-from nmtkit.decoding.tasks import SentenceEncoder, SourceLimit
+from nmtkit.decoding.tasks import LineWarnings, SentenceEncoder, SourceLimit
 from nmtkit.decoding.translation import Translation, translation_of
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel

@@ -29,7 +29,7 @@ def _self_attention(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number
     k, v = cache.append(number, k, v)
     if attention.window is not None:
         k, v = k[-attention.window - 1 :], v[-attention.window - 1 :]
-    attended: Tensor = attention.out(attend_once(q, k, v, attention.heads, cache.past_bias))
+    attended: Tensor = attention.out(attend_once(q, k, v, attention.heads))
     return attended
 
 
@@ -43,17 +43,16 @@ def _cross_attention(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, numbe
     return attended
 
 
-def attend_once(q: Tensor, k: Tensor, v: Tensor, heads: int, bias: Tensor | None = None) -> Tensor:
+def attend_once(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Attention with one query a row: q (R, H·K), k (T, R, H·K), v (T, R, H·V): (R, H·V).
 
-    `bias` (1, T) is added to the scores. On a CPU, many small matrix products are slower than multiplying and adding
-    up, until the rows are long.
+    On a CPU, many small matrix products are slower than multiplying and adding up, until the rows are long.
     """
     T, R = k.shape[:2]
-    if q.is_cuda or bias is not None:
+    if q.is_cuda:
         q, k, v = q.view(R, heads, 1, -1), k.view(T, R, heads, -1), v.view(T, R, heads, -1)
         k, v = k.permute(1, 2, 0, 3), v.permute(1, 2, 0, 3)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).flatten(1)
+        return F.scaled_dot_product_attention(q, k, v).flatten(1)
     q = q * (q.size(1) // heads) ** -0.5
     if T * k.size(2) <= _FEW * heads:
         scores = (k.view(T, R, heads, -1) * q.view(R, heads, -1)).sum(-1, keepdim=True)  # (T, R, H, 1)

@@ -30,8 +30,6 @@ class LayerCache:
 class KeyValueCache:
     """The state of a batch of B sentences after `length` steps; at first each has one row."""
 
-    past_bias: Tensor | None = None  # (1, T), added to the scores of the keys that `append` returns; None: no bias
-
     def __init__(self, layers: list[LayerCache], memory_bias: Tensor, positions: Callable[[int, int], Tensor]) -> None:
         """`positions(start, length)` are the encodings (length, D) of positions in the target."""
         self.layers = layers
@@ -41,19 +39,12 @@ class KeyValueCache:
         self.rows = SentenceRows(memory_bias.size(0), memory_bias.device)
         self._unused: dict[int, Tensor] = {}  # by width, a buffer that the next reordering can write to
 
-    def begin_step(self) -> Tensor:
-        """Begin a step, in which each layer appends once; returns the encoding (1, D) of its position."""
-        return self.positions(self.length, 1)
-
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append this step's keys and values (R, ·) of a layer; returns all so far, (T + 1, R, ·)."""
+        """Append this step's keys and values (R, ·) of a layer; returns all so far, (T + 1, R, ·). The caller counts
+        the step in `length` when all layers have appended."""
         cache, end, rows = self.layers[layer], self.length + 1, k.size(0)
         cache.keys, cache.values = self._appended(cache.keys, k), self._appended(cache.values, v)
         return cache.keys[:end, :rows], cache.values[:end, :rows]
-
-    def end_step(self) -> None:
-        """Count the position of the step."""
-        self.length += 1
 
     def reorder(self, origins: Tensor) -> None:
         """As `InferenceState.reorder`."""

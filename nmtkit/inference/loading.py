@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import torch
-
 from nmtkit.checkpoint import Checkpoint, memory_for_weights
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import backends_of
 from nmtkit.inference.ensemble import Ensemble
+from nmtkit.inference.native_transformer import unknown_options
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.machine import native_build
-from nmtkit.machine.precision import resolve_device, resolve_precision
+from nmtkit.machine.precision import inference_precision, resolve_device, resolve_precision
+from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.text.tokenizer import tokenizer_differences
 
@@ -53,7 +53,7 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
         if native is not None and native.supports(model, precision):
             return native(model, precision, partial(_rebuilt, checkpoint.without_training(weights), backends.torch))
         if precision == "int8":
-            raise UserError(_no_int8())
+            raise UserError(_no_int8(model.config))
         plain = backends.torch(model.to(on, resolve_precision(precision, on)))
         if precision == "fp32" and native is not None and native.implements(model) and native_build.is_missing():
             plain.precision = "fp32, not compiled"
@@ -67,24 +67,9 @@ def _rebuilt(checkpoint: Checkpoint, backend: Callable[[TranslationModel], Infer
     return backend(checkpoint.build_model())
 
 
-def inference_precision(name: str, device: torch.device) -> str:
-    """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
-    multiplies that natively. UserError for formats that the device does not have."""
-    if name == "auto":
-        fast_bf16 = device.type != "cpu" and resolve_precision(name, device) == torch.bfloat16
-        return "bf16" if fast_bf16 else "fp32"
-    if name == "fp16" and device.type == "cpu":
-        raise UserError("--precision fp16 is for GPUs: on a CPU use fp32, or int8, which is faster")
-    if name == "int8" and device.type != "cpu":
-        raise UserError(f"--precision int8 is for CPUs, not for {device}: use bf16 or fp16")
-    return name
-
-
-def _no_int8() -> str:
+def _no_int8(config: ModelConfig) -> str:
     """Why the compiled search, which alone computes in int8, cannot take a model, and what to do."""
     if not native_build.available("int8"):
         return "--precision int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler"
-    return (
-        "--precision int8: the compiled search does not support this model (only Transformers without "
-        "--attention-window): use fp32 or bf16"
-    )
+    unknown = unknown_options(config) if isinstance(config, TransformerConfig) else [f"the architecture {config.arch}"]
+    return f"--precision int8: the compiled search does not support {' and '.join(unknown)}: use fp32 or bf16"

@@ -6,6 +6,7 @@ not depend on the rows beside it, so a sentence gets the same translation in any
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
@@ -13,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nmtkit.config import flag
 from nmtkit.inference.protocol import AttentionWeights, InferenceModel
 from nmtkit.inference.shortlist import Ids
-from nmtkit.inference.transformer_base import TransformerInference
+from nmtkit.inference.torch_transformer import TransformerInference
 from nmtkit.machine import native_build
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.transformer import Transformer
 
@@ -27,6 +30,18 @@ _NUMBERS: dict[str, Any] = {
     "dtype": torch.float32,
     "device": "cpu",
 }  # as C++ writes it, not as torch's defaults say
+_ANY: Any = None
+_KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search knows, with the values that it knows
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v"), _ANY),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), _ANY),  # not in use in a search
+    "activation": ("relu", "gelu", "swish"),
+    "positions": ("sinusoidal", "learned", "fairseq"),
+    "max_positions": _ANY,
+    "norm": ("post", "pre"),
+    "share_embeddings": (None, "all", "decoder", "none"),
+    "output_bias": (False, True),
+    "attention_window": (None,),
+}
 _INT8_COLUMNS = 1 << 16  # of a matrix in int8 at most: its sums of products have 32 bits
 
 
@@ -99,8 +114,11 @@ class NativeTransformer(TransformerInference):
 
     @staticmethod
     def implements(model: nn.Module) -> TypeGuard[Transformer]:
-        """Whether the compiled search is written for this kind of model, compiled here or not."""
-        return isinstance(model, Transformer) and model.config.attention_window is None
+        """Whether the compiled search is written for this kind of model, compiled here or not.
+
+        A new option of the model, or a new value of one, is unknown until `_KNOWN` lists it.
+        """
+        return type(model) is Transformer and not unknown_options(model.config)
 
     @classmethod
     def supports(cls, model: nn.Module, precision: str) -> TypeGuard[Transformer]:
@@ -192,6 +210,13 @@ class NativeTransformer(TransformerInference):
         position = _floats(self._target_positions(state.length, 1))
         step(state.state, tokens.data_ptr(), tokens.numel(), position.data_ptr(), *result, torch.get_num_threads())
         state.length += 1
+
+
+def unknown_options(config: TransformerConfig) -> list[str]:
+    """The options, as flags, that the compiled search does not know, or not with this value."""
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    known = (name in _KNOWN and (_KNOWN[name] is _ANY or value in _KNOWN[name]) for name, value in values.items())
+    return [flag(name) for name, is_known in zip(values, known, strict=True) if not is_known]
 
 
 def _build(

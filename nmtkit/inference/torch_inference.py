@@ -8,11 +8,11 @@ from torch import Tensor
 
 from nmtkit.inference.protocol import AttentionWeights, InferenceModel, columns_of, shift_right
 from nmtkit.inference.top_k import top_k
+from nmtkit.machine.precision import precision_name
 from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.translation_model import TranslationModel
 
 _SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
-_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 
 
 class TorchInference(InferenceModel):
@@ -22,7 +22,7 @@ class TorchInference(InferenceModel):
 
     def __init__(self, model: TranslationModel) -> None:
         matrix = model.output_matrix
-        self.model, self.device, self.precision = model, matrix.device, _NAMES[matrix.dtype]
+        self.model, self.device, self.precision = model, matrix.device, precision_name(matrix.dtype)
         self.vocabulary_size = matrix.size(0)
 
     def encode(self, src: Tensor, lengths: Tensor) -> Any:

@@ -8,13 +8,28 @@ from torch import Tensor
 
 from nmtkit.inference.decoder_step import layer_step
 from nmtkit.inference.kv_cache import KeyValueCache, LayerCache
-from nmtkit.inference.protocol import AttentionWeights
+from nmtkit.inference.protocol import AttentionWeights, InferenceModel
 from nmtkit.inference.torch_inference import TorchInference
-from nmtkit.inference.transformer_base import TransformerInference
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Memory, Transformer
 
 _ENCODED = 512  # tokens that a CPU encodes together: it gains nothing from more
+
+
+class TransformerInference(InferenceModel):
+    """An inference model of a Transformer, without the computation."""
+
+    def __init__(self, config: TransformerConfig, vocabulary_size: int, item_bytes: int) -> None:
+        """`item_bytes` is the size of a number in the key-value cache."""
+        self.config, self.vocabulary_size = config, vocabulary_size
+        self.longest_sequence = config.max_positions - 1 if config.positions == "learned" else None
+        self.attention_layers = config.decoder_layers
+        self._token_bytes = config.decoder_layers * config.heads * (config.key_size + config.value_size) * item_bytes
+
+    def state_bytes(self, tokens: int) -> int:
+        """As `InferenceModel.state_bytes`: the keys and values of each token in each layer."""
+        return tokens * self._token_bytes
 
 
 class TorchTransformer(TorchInference, TransformerInference):
@@ -51,10 +66,10 @@ class TorchTransformer(TorchInference, TransformerInference):
     def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
         """As `TorchInference.logits`."""
         model = self.model
-        x = model.inputs(model.target_embedding(tokens), state.begin_step())
+        x = model.inputs(model.target_embedding(tokens), state.positions(state.length, 1))
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
             x = layer_step(layer, x, state, number)
-        state.end_step()
+        state.length += 1
         return model.project(model.decoder_norm(x))
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:

@@ -1,4 +1,5 @@
-"""The torch device of `--device` and the torch dtype of `--precision`."""
+"""The device of `--device`, and the number format of `--precision`: a name for options and messages, a torch dtype for
+computations."""
 
 import os
 from contextlib import AbstractContextManager
@@ -37,10 +38,28 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:
-    """The dtype with that name; `auto` is bf16 if `device` multiplies it natively, otherwise fp32."""
+    """The dtype with that name; `auto`, as in training, is bf16 if `device` multiplies it natively, otherwise fp32."""
     if name == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
     return _DTYPES[name]
+
+
+def inference_precision(name: str, device: torch.device) -> str:
+    """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
+    multiplies that natively. UserError for formats that the device does not have."""
+    if name == "auto":
+        fast_bf16 = device.type != "cpu" and resolve_precision(name, device) == torch.bfloat16
+        return "bf16" if fast_bf16 else "fp32"
+    if name == "fp16" and device.type == "cpu":
+        raise UserError("--precision fp16 is for GPUs: on a CPU use fp32, or int8, which is faster")
+    if name == "int8" and device.type != "cpu":
+        raise UserError(f"--precision int8 is for CPUs, not for {device}: use bf16 or fp16")
+    return name
+
+
+def precision_name(dtype: torch.dtype) -> str:
+    """The name of a dtype, as `--precision` spells it."""
+    return next((name for name, own in _DTYPES.items() if own == dtype), "fp64")
 
 
 def has_slow_bf16(device: torch.device) -> bool:

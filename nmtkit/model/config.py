@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 M = TypeVar("M", bound="ModelConfig")
+C = TypeVar("C", bound="SeparateOutputConfig")
 
 
 class LengthLimit(NamedTuple):
@@ -218,6 +219,30 @@ def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
             "preprocess with --joined-vocab, or use --share-embeddings decoder"
         )
     return share_embeddings or ("all" if joined else "decoder")
+
+
+@dataclass(frozen=True)
+class SeparateOutputConfig(ModelConfig):
+    """Base of the options of models that can separate the output matrix from shared embeddings: not Transformers."""
+
+    share_embeddings: str | None = option(
+        None,
+        choices=("all", "decoder", "none"),
+        unset="all, or decoder where the vocabularies are separate",
+        help="One matrix for source, target and output; one for target and output; or three.",
+    )
+    separate_output: bool = option(
+        True, file_only=True, help="Give the output a matrix of its own, whatever --share-embeddings is."
+    )
+
+    @property
+    def has_tied_output(self) -> bool:
+        """Whether the output matrix is the target embedding."""
+        return not self.separate_output and self.share_embeddings != "none"
+
+    def for_vocabularies(self: C, joined: bool) -> C:
+        """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
+        return replace(self, share_embeddings=resolve_sharing(self.share_embeddings, joined))
 
 
 def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] = ()) -> Iterator[str]:

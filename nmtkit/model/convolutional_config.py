@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from nmtkit.config import flag, option
 from nmtkit.errors import UserError
-from nmtkit.model.config import LengthLimit
-from nmtkit.model.separate_output import SeparateOutputConfig
+from nmtkit.model.config import LengthLimit, SeparateOutputConfig
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:

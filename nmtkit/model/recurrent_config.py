@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from nmtkit.config import option
-from nmtkit.model.separate_output import SeparateOutputConfig
+from nmtkit.model.config import SeparateOutputConfig
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,6 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from nmtkit.model.activations import LayerNorm, as_activations
 from nmtkit.model.attention import StackedLinear
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
@@ -19,6 +18,7 @@ from nmtkit.model.embedding import Embedding, look_up
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.packed_attention import Packing, Padding, ShortSentences
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
+from nmtkit.model.residual import LayerNorm, as_activations
 from nmtkit.model.translation_model import TranslationModel
 
 

@@ -67,7 +67,7 @@ void embed(const Model& model, const float* table, const int64_t* tokens, int n,
 // Each row of x (n, D), in place.
 inline void normalize_rows(const Model& model, const LayerNorm& norm, float* x, int n) {
   const int D = model.d_model;
-  for (int i = 0; i < n; ++i) layer_norm(x + i * D, norm.gain, norm.bias, norm.epsilon, D);
+  for (int i = 0; i < n; ++i) normalize(x + i * D, norm.gain, norm.bias, norm.epsilon, D, x + i * D);
 }
 
 // x = LayerNorm(x + sublayer(x)) as in the paper, or x + sublayer(LayerNorm(x)) with pre_norm. sublayer(in) writes to

@@ -35,25 +35,17 @@ PyObject* to_capsule(T* object) {
   return capsule;
 }
 
-PyObject* matrix(PyObject*, PyObject* args) {
+// A Matrix or RowMatrix.
+template <class M>
+PyObject* make_matrix(PyObject*, PyObject* args) {
   Address weight, bias;
   int rows, columns, int8;
   if (!PyArg_ParseTuple(args, "KKiip", &weight, &bias, &rows, &columns, &int8)) return nullptr;
-  Matrix* made = nullptr;
-  if (!without_gil([&] { made = new Matrix(pointer<float>(weight), pointer<float>(bias), rows, columns, int8 != 0); }))
-    return nullptr;
-  return to_capsule(made);
-}
-
-PyObject* row_matrix(PyObject*, PyObject* args) {
-  Address weight, bias;
-  int rows, columns, int8;
-  if (!PyArg_ParseTuple(args, "KKiip", &weight, &bias, &rows, &columns, &int8)) return nullptr;
-  RowMatrix* made = nullptr;
-  if (!without_gil(
-          [&] { made = new RowMatrix(pointer<float>(weight), pointer<float>(bias), rows, columns, int8 != 0); }))
-    return nullptr;
-  return to_capsule(made);
+  M* made = nullptr;
+  const bool done = without_gil([&] {
+    made = new M(pointer<float>(weight), pointer<float>(bias), rows, columns, int8 != 0);
+  });
+  return done ? to_capsule(made) : nullptr;
 }
 
 PyObject* multiply(PyObject*, PyObject* args) {
@@ -100,13 +92,6 @@ class ParameterReader {
   Py_ssize_t matrix_ = 0, norm_ = 0;
 };
 
-// Throws TooLarge if the size of a token's queries, keys and values does not fit into an int.
-void check_sizes(const Model& model) {
-  for (const int size : {model.d_model, model.heads, model.d_k, model.d_v})
-    if (size < 1 || size > kMaxColumns) throw TooLarge("a size of the model is out of range");
-  if (int64_t{model.heads} * (2 * model.d_k + model.d_v) > INT_MAX) throw TooLarge("the model's heads are too large");
-}
-
 // Throws std::out_of_range for an unknown name.
 Activation activation_of(const std::string& name) {
   if (name == "relu") return Activation::kRelu;
@@ -128,7 +113,6 @@ PyObject* model(PyObject*, PyObject* args) {
                         &PyList_Type, &norms, &epsilon))
     return nullptr;
   const bool done = catch_exceptions([&] {
-    check_sizes(*made);
     made->pre_norm = pre_norm != 0;
     made->activation = activation_of(activation);
     made->source_embedding = pointer<float>(source);
@@ -164,12 +148,11 @@ PyObject* encode(PyObject*, PyObject* args) {
   const Model* model = from_capsule<Model>(capsule);
   if (!model) return nullptr;
   DecoderState* made = nullptr;
-  if (!without_gil([&] {
-        made = new DecoderState(*model, pointer<int64_t>(source), pointer<int64_t>(lengths), sentences, width,
-                          pointer<float>(positions), threads);
-      }))
-    return nullptr;
-  return to_capsule(made);
+  const bool done = without_gil([&] {
+    made = new DecoderState(*model, pointer<int64_t>(source), pointer<int64_t>(lengths), sentences, width,
+                            pointer<float>(positions), threads);
+  });
+  return done ? to_capsule(made) : nullptr;
 }
 
 PyObject* restrict_to(PyObject*, PyObject* args) {
@@ -217,53 +200,35 @@ PyObject* best_step(PyObject*, PyObject* args) {
   DecoderState* state = from_capsule<DecoderState>(capsule);
   if (!state) return nullptr;
   std::vector<int64_t> ids;
-  const bool converted = catch_exceptions([&] {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(excluded); ++i)
-      ids.push_back(PyLong_AsLongLong(PyTuple_GetItem(excluded, i)));
-  });
-  if (!converted) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(excluded); ++i)
+    ids.push_back(PyLong_AsLongLong(PyTuple_GetItem(excluded, i)));
+  if (PyErr_Occurred()) return nullptr;
   return none_if(without_gil([&] {
     state->best_step(pointer<int64_t>(tokens), rows, pointer<float>(position), ids, k, pointer<float>(log_probs),
                       pointer<int64_t>(best_tokens), threads);
   }));
 }
 
-// Call body(row) for each row of a matrix (rows, width).
-template <class Body>
-PyObject* for_rows(int rows, int width, int threads, Body body) {
-  constexpr size_t kMinParallelSize = 1 << 16;  // elements: below, a thread takes longer to start than to compute
+PyObject* top_k(PyObject*, PyObject* args) {
+  constexpr size_t kMinParallelSize = 1 << 16;  // scores: below, a thread takes longer to start than to compute
+  Address scores, values, indices;
+  int rows, width, k, threads;
+  if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &k, &values, &indices, &threads)) return nullptr;
   return none_if(without_gil([&] {
     if (static_cast<size_t>(rows) * width < kMinParallelSize) threads = 1;
     const RowBlocks blocks(rows, threads);
     parallel_for(blocks.count(), threads, [&](int block, int) {
-      for (int row = blocks.begin(block); row < blocks.end(block); ++row) body(static_cast<size_t>(row));
+      for (size_t row = blocks.begin(block); row < static_cast<size_t>(blocks.end(block)); ++row)
+        nmtkit::top_k(
+            pointer<float>(scores) + row * width, width, k, [](auto score) { return score; },
+            pointer<float>(values) + row * k, pointer<int64_t>(indices) + row * k);
     });
   }));
 }
 
-PyObject* log_softmax(PyObject*, PyObject* args) {
-  Address x;
-  int rows, width, threads;
-  if (!PyArg_ParseTuple(args, "Kiii", &x, &rows, &width, &threads)) return nullptr;
-  return for_rows(rows, width, threads,
-                  [&](size_t row) { nmtkit::log_softmax(pointer<float>(x) + row * width, width); });
-}
-
-PyObject* top_k(PyObject*, PyObject* args) {
-  Address scores, values, indices;
-  int rows, width, k, threads;
-  if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &k, &values, &indices, &threads)) return nullptr;
-  if (k > width) return PyErr_Format(PyExc_IndexError, "there are no %d of %d scores", k, width);
-  return for_rows(rows, width, threads, [&](size_t row) {
-    nmtkit::top_k(
-        pointer<float>(scores) + row * width, width, k, [](auto score) { return score; },
-        pointer<float>(values) + row * k, pointer<int64_t>(indices) + row * k);
-  });
-}
-
 PyMethodDef kMethods[] = {
-    {"matrix", matrix, METH_VARARGS, nullptr},
-    {"row_matrix", row_matrix, METH_VARARGS, nullptr},
+    {"matrix", make_matrix<Matrix>, METH_VARARGS, nullptr},
+    {"row_matrix", make_matrix<RowMatrix>, METH_VARARGS, nullptr},
     {"multiply", multiply, METH_VARARGS, nullptr},
     {"model", model, METH_VARARGS, nullptr},
     {"encode", encode, METH_VARARGS, nullptr},
@@ -271,7 +236,6 @@ PyMethodDef kMethods[] = {
     {"reorder", reorder, METH_VARARGS, nullptr},
     {"step", step, METH_VARARGS, nullptr},
     {"best_step", best_step, METH_VARARGS, nullptr},
-    {"log_softmax", log_softmax, METH_VARARGS, nullptr},
     {"top_k", top_k, METH_VARARGS, nullptr},
     {"cross_entropy", bindings::cross_entropy, METH_VARARGS, nullptr},
     {"add", bindings::add, METH_VARARGS, nullptr},

@@ -71,37 +71,6 @@ void dropout(const T* x, const T* residual, const DropoutMask& mask, T* y, size_
   });
 }
 
-// A row's mean and 1 / √(variance + ε).
-struct Moments {
-  float mean, rstd;
-
-  FloatVec normalize(FloatVec x) const { return (x - set1(mean)) * set1(rstd); }
-};
-
-// Of x (D,).
-template <class T>
-Moments moments(const T* x, int count, float epsilon) {
-  FloatVec total = set1(0.0f), squares = set1(0.0f);
-  for_vectors(count, [&](int i, int n) { total = total + load_n(x + i, n); });
-  const float mean = reduce_add(total) / static_cast<float>(count);
-  for_vectors(count, [&](int i, int n) {
-    const FloatVec deviation = load_n(x + i, n) - set1(mean);
-    const FloatVec counted = n == kLanes ? deviation : blend(deviation, n, set1(0.0f));
-    squares = fma(counted, counted, squares);
-  });
-  return {mean, 1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(count) + epsilon)};
-}
-
-// y = LayerNorm(x) of one row.
-template <class T>
-Moments normalize(const T* x, const float* gain, const float* bias, float epsilon, int count, T* y) {
-  const Moments row = moments(x, count, epsilon);
-  for_vectors(count, [=](int i, int n) {
-    store_n(y + i, fma(row.normalize(load_n(x + i, n)), load_n(gain + i, n), load_n(bias + i, n)), n);
-  });
-  return row;
-}
-
 // The gradient of `normalize` for one row x: `gradient` (D,) becomes grad_x; the gradients of gain and bias are added up.
 template <class T>
 void normalize_backward(const T* x, const Moments& row, const float* gain, const T* gradient, int count, T* grad_x,

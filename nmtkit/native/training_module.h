@@ -21,10 +21,10 @@ void for_blocks(long long count, int threads, Body body) {
   });
 }
 
-// Call body(T()) for the type T of elements.
+// Call body(T()) for the type T of elements, without the interpreter lock. Returns None.
 template <class Body>
-void with_elements(int bf16, Body body) {
-  bf16 ? body(Bf16()) : body(float());
+PyObject* compute(int bf16, Body body) {
+  return none_if(without_gil([&] { bf16 ? body(Bf16()) : body(float()); }));
 }
 
 inline PyObject* cross_entropy(PyObject*, PyObject* args) {
@@ -58,14 +58,12 @@ inline PyObject* add(PyObject*, PyObject* args) {
   int bf16, threads;
   long long count;
   if (!PyArg_ParseTuple(args, "pKKLi", &bf16, &x, &y, &count, &threads)) return nullptr;
-  return none_if(without_gil([&] {
-    with_elements(bf16, [&](auto element) {
-      using T = decltype(element);
-      for_blocks(count, threads, [&](size_t begin, int size) {
-        add_in_place(pointer<T>(x) + begin, pointer<float>(y) + begin, size);
-      });
+  return compute(bf16, [&](auto element) {
+    using T = decltype(element);
+    for_blocks(count, threads, [&](size_t begin, int size) {
+      add_in_place(pointer<T>(x) + begin, pointer<float>(y) + begin, size);
     });
-  }));
+  });
 }
 
 inline PyObject* dropout(PyObject*, PyObject* args) {
@@ -75,15 +73,13 @@ inline PyObject* dropout(PyObject*, PyObject* args) {
   int bf16, threads;
   if (!PyArg_ParseTuple(args, "pKKKffLKi", &bf16, &x, &residual, &bits, &threshold, &scale, &count, &y, &threads))
     return nullptr;
-  return none_if(without_gil([&] {
-    const DropoutMask mask{pointer<int16_t>(bits), threshold, scale};
-    with_elements(bf16, [&](auto element) {
-      using T = decltype(element);
-      for_blocks(count, threads, [&](size_t begin, int size) {
-        nmtkit::dropout<T>(pointer<T>(x), pointer<T>(residual), mask, pointer<T>(y), begin, size);
-      });
+  const DropoutMask mask{pointer<int16_t>(bits), threshold, scale};
+  return compute(bf16, [&](auto element) {
+    using T = decltype(element);
+    for_blocks(count, threads, [&](size_t begin, int size) {
+      nmtkit::dropout<T>(pointer<T>(x), pointer<T>(residual), mask, pointer<T>(y), begin, size);
     });
-  }));
+  });
 }
 
 inline PyObject* residual_norm(PyObject*, PyObject* args) {
@@ -93,16 +89,14 @@ inline PyObject* residual_norm(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "pKKKffKKfiiKKKi", &bf16, &x, &y, &bits, &threshold, &scale, &gain, &bias, &epsilon, &rows,
                         &width, &sum, &moments, &result, &threads))
     return nullptr;
-  return none_if(without_gil([&] {
-    const DropoutMask mask{pointer<int16_t>(bits), threshold, scale};
-    with_elements(bf16, [&](auto element) {
-      using T = decltype(element);
-      const ResidualNorm<T> norm{rows, width, mask, pointer<float>(gain)};
-      norm.forward(pointer<T>(x), pointer<T>(y), pointer<float>(bias), epsilon, pointer<T>(sum),
-                   pointer<Moments>(moments), pointer<T>(result),
-                   threads_for(static_cast<size_t>(rows) * width, threads));
-    });
-  }));
+  const DropoutMask mask{pointer<int16_t>(bits), threshold, scale};
+  return compute(bf16, [&](auto element) {
+    using T = decltype(element);
+    const ResidualNorm<T> norm{rows, width, mask, pointer<float>(gain)};
+    norm.forward(pointer<T>(x), pointer<T>(y), pointer<float>(bias), epsilon, pointer<T>(sum),
+                 pointer<Moments>(moments), pointer<T>(result),
+                 threads_for(static_cast<size_t>(rows) * width, threads));
+  });
 }
 
 inline PyObject* residual_norm_backward(PyObject*, PyObject* args) {
@@ -112,16 +106,14 @@ inline PyObject* residual_norm_backward(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "pKKffKKKiiKKKKi", &bf16, &gradient, &bits, &threshold, &scale, &gain, &sum, &moments, &rows,
                         &width, &grad_x, &grad_y, &grad_gain, &grad_bias, &threads))
     return nullptr;
-  return none_if(without_gil([&] {
-    const DropoutMask mask{pointer<int16_t>(bits), threshold, scale};
-    with_elements(bf16, [&](auto element) {
-      using T = decltype(element);
-      const ResidualNorm<T> norm{rows, width, mask, pointer<float>(gain)};
-      norm.backward(pointer<T>(gradient), pointer<T>(sum), pointer<Moments>(moments), pointer<T>(grad_x),
-                    pointer<T>(grad_y), pointer<float>(grad_gain), pointer<float>(grad_bias),
-                    threads_for(static_cast<size_t>(rows) * width, threads));
-    });
-  }));
+  const DropoutMask mask{pointer<int16_t>(bits), threshold, scale};
+  return compute(bf16, [&](auto element) {
+    using T = decltype(element);
+    const ResidualNorm<T> norm{rows, width, mask, pointer<float>(gain)};
+    norm.backward(pointer<T>(gradient), pointer<T>(sum), pointer<Moments>(moments), pointer<T>(grad_x),
+                  pointer<T>(grad_y), pointer<float>(grad_gain), pointer<float>(grad_bias),
+                  threads_for(static_cast<size_t>(rows) * width, threads));
+  });
 }
 
 // Heads of elements whose type is not known yet.
@@ -164,13 +156,11 @@ inline PyObject* attention(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "pO&pKO&O&O&O&Ki", &bf16, read_shape, &shape, &causal, &mask, read_heads, &queries,
                         read_heads, &keys, read_heads, &values, read_heads, &heads, &weights, &threads))
     return nullptr;
-  return none_if(without_gil([&] {
-    with_elements(bf16, [&](auto element) {
-      using T = decltype(element);
-      const ShortAttention<T> self{shape, causal != 0, pointer<bool>(mask), queries, keys, values};
-      self.forward(heads, pointer<float>(weights), threads);
-    });
-  }));
+  return compute(bf16, [&](auto element) {
+    using T = decltype(element);
+    const ShortAttention<T> self{shape, causal != 0, pointer<bool>(mask), queries, keys, values};
+    self.forward(heads, pointer<float>(weights), threads);
+  });
 }
 
 inline PyObject* attention_backward(PyObject*, PyObject* args) {
@@ -182,13 +172,11 @@ inline PyObject* attention_backward(PyObject*, PyObject* args) {
                         read_heads, &keys, read_heads, &values, read_heads, &gradient, &weights, read_heads,
                         &grad_queries, read_heads, &grad_keys, read_heads, &grad_values, &threads))
     return nullptr;
-  return none_if(without_gil([&] {
-    with_elements(bf16, [&](auto element) {
-      using T = decltype(element);
-      const ShortAttention<T> self{shape, causal != 0, pointer<bool>(mask), queries, keys, values};
-      self.backward(gradient, pointer<float>(weights), grad_queries, grad_keys, grad_values, threads);
-    });
-  }));
+  return compute(bf16, [&](auto element) {
+    using T = decltype(element);
+    const ShortAttention<T> self{shape, causal != 0, pointer<bool>(mask), queries, keys, values};
+    self.backward(gradient, pointer<float>(weights), grad_queries, grad_keys, grad_values, threads);
+  });
 }
 
 }  // namespace nmtkit::bindings

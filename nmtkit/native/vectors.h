@@ -119,22 +119,35 @@ inline void softmax(float* x, int count) {
   for_vectors(count, [=](int i, int n) { store_n(x + i, load_n(x + i, n) * factor, n); });
 }
 
-// x = gain · (x - mean) / √(variance + epsilon) + bias
-inline void layer_norm(float* x, const float* gain, const float* bias, float epsilon, int count) {
-  FloatVec total = set1(0.0f);
+// A row's mean and 1 / √(variance + ε).
+struct Moments {
+  float mean, rstd;
+
+  FloatVec normalize(FloatVec x) const { return (x - set1(mean)) * set1(rstd); }
+};
+
+// Of x (D,).
+template <class T>
+Moments moments(const T* x, int count, float epsilon) {
+  FloatVec total = set1(0.0f), squares = set1(0.0f);
   for_vectors(count, [&](int i, int n) { total = total + load_n(x + i, n); });
-  const FloatVec mean = set1(reduce_add(total) / static_cast<float>(count));
-  FloatVec squares = set1(0.0f);
+  const float mean = reduce_add(total) / static_cast<float>(count);
   for_vectors(count, [&](int i, int n) {
-    const FloatVec deviation = load_n(x + i, n) - mean;
+    const FloatVec deviation = load_n(x + i, n) - set1(mean);
     const FloatVec counted = n == kLanes ? deviation : blend(deviation, n, set1(0.0f));
     squares = fma(counted, counted, squares);
   });
-  const FloatVec factor = set1(1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(count) + epsilon));
+  return {mean, 1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(count) + epsilon)};
+}
+
+// y = gain · (x - mean) / √(variance + ε) + bias; y may be x.
+template <class T>
+Moments normalize(const T* x, const float* gain, const float* bias, float epsilon, int count, T* y) {
+  const Moments row = moments(x, count, epsilon);
   for_vectors(count, [=](int i, int n) {
-    const FloatVec y = (load_n(x + i, n) - mean) * factor;
-    store_n(x + i, fma(y, load_n(gain + i, n), load_n(bias + i, n)), n);
+    store_n(y + i, fma(row.normalize(load_n(x + i, n)), load_n(gain + i, n), load_n(bias + i, n)), n);
   });
+  return row;
 }
 
 }  // namespace nmtkit

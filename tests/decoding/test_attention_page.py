@@ -13,12 +13,12 @@ from commands import Run
 from prefix_models import with_lengths
 from torch.nn import functional as F
 
-from nmtkit import Request, Translator
+from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding import attention_page
-from nmtkit.decoding.alignment import all_heads
 from nmtkit.decoding.attention_page import Attention, write_attention_page
-from nmtkit.decoding.config import PAGE_LINES, EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import PAGE_LINES, SearchConfig
+from nmtkit.decoding.forced import all_heads
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
@@ -115,25 +115,6 @@ def test_each_nonblank_line_has_its_pieces_and_weights(translator: Translator, a
         assert np.allclose(attention.cross[1].mean(0), translation.candidates[0].attention, atol=1e-5)
 
 
-def test_attention_is_available_for_given_translations_and_source_pieces(translator: Translator) -> None:
-    (found,) = translator.attention([Request("the dog runs", target="der hund läuft")])
-    assert found.translation == "der hund läuft"
-    assert found.cross.shape == (2, 2, len(found.target), len(found.source))
-    (ids,) = translator.source.encode(["the dog runs"])
-    (same,) = translator.attention([Request("spelled otherwise", ids=ids, target="der hund läuft")])
-    assert np.array_equal(same.encoder, found.encoder)
-
-
-def test_a_truncated_line_shows_the_tokens_that_the_model_received(translator: Translator) -> None:
-    (cut,) = translator.stream([LINES[0]], SearchConfig(**SEARCH), StreamConfig(max_source_tokens=3))
-    attention = translator.attention_of(cut)
-    assert len(attention.source) == attention.cross.shape[-1] == 4
-    in_parts = StreamConfig(max_source_tokens=3, overlong="split")
-    (split,) = translator.stream([LINES[0]], SearchConfig(**SEARCH), in_parts)
-    with pytest.raises(UserError, match="of a line that was split"):
-        translator.attention_of(split)
-
-
 def test_the_command_writes_the_page_and_the_translations(
     run_here: Run, tiny_checkpoint: Path, tmp_path: Path, attentions: list[Attention]
 ) -> None:
@@ -153,18 +134,6 @@ def test_the_command_writes_the_page_and_the_translations(
                 for row, (shares, expected) in enumerate(zip(head, weights, strict=True), 1):
                     assert np.allclose(np.array(shares) / 1000, expected[:row], atol=5.1e-4)
                     assert not expected[row:].any()
-
-
-def test_the_page_can_go_to_stdout_if_the_translations_go_to_a_file(
-    run_here: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    options = ("--checkpoint", tiny_checkpoint, *OPTIONS, "--output", tmp_path / "out", "--attention-html", "-")
-    done = run_here("nmt-generate", *options, input=b"the dog\n")
-    assert done.returncode == 0, done.stderr.decode()
-    (tmp_path / "page.html").write_bytes(done.stdout)
-    assert data_in(tmp_path / "page.html")["sentences"][0]["text"] == "the dog"
-    assert (tmp_path / "out").read_text().count("\n") == 1
-    assert not Path("-").exists()
 
 
 def test_the_page_shows_given_translations(run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -205,14 +174,6 @@ def test_requests_that_the_page_cannot_show_are_refused(
     assert not page.exists()
 
 
-def test_an_unwritable_page_is_refused_before_translating(run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    for page, reason in ((tmp_path / "missing/page.html", "No such file"), (tmp_path, "Is a directory")):
-        options = ("--checkpoint", tiny_checkpoint, "--attention-html", page, "--output", tmp_path / "out")
-        done = run_here("nmt-generate", *options, input=b"a dog\n")
-        assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
-        assert done.stderr.decode().startswith(f"nmt-generate: cannot write {page}: {reason}")
-
-
 def test_the_size_of_a_page_is_limited(
     attentions: list[Attention], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,11 +192,6 @@ def test_attention_of_an_ensemble_is_refused(tiny_checkpoint: Path) -> None:
     both = Translator.from_checkpoint(tiny_checkpoint, tiny_checkpoint, device="cpu", precision="fp32")
     with pytest.raises(UserError, match="an ensemble has no single attention"):
         both.attention(["a dog"], **SEARCH)
-
-
-def test_one_checkpoint_with_several_workers_is_not_an_ensemble(make_checkpoint: Callable[..., Checkpoint]) -> None:
-    translator = Translator.of([make_checkpoint()], EngineConfig(device="cpu", precision="fp32", workers=2))
-    assert len(translator.attention(["a dog"], **SEARCH)) == 1
 
 
 # --- in a browser

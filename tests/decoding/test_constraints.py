@@ -1,9 +1,7 @@
 """Required terms: compared with all outputs that contain them, and with a reference search of one beam a progress."""
 
-import gc
 import itertools
 import math
-import weakref
 
 import pytest
 from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, all_outputs, ids_of, score, source
@@ -27,19 +25,6 @@ def progress(ids: Prefix, terms: tuple[Prefix, ...]) -> int:
     missing = [term for term in terms if not has(ids, term)]
     begun = [n for term in missing for n in range(len(term)) if n <= len(ids) and ids[len(ids) - n :] == term[:n]]
     return sum(len(term) for term in terms if has(ids, term)) + max(begun, default=0)
-
-
-def test_terms_of_a_finished_sentence_are_freed_without_garbage_collection() -> None:
-    """Workers have none."""
-    gc.disable()
-    try:
-        terms = Terms([(A, B)])
-        terms.advances(terms.start)
-        left = weakref.ref(terms)
-        del terms
-        assert left() is None
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("terms", TERMS)
@@ -105,14 +90,6 @@ def test_an_exhaustive_beam_finds_every_output_with_the_terms() -> None:
     assert ids_of(found) == expected
 
 
-def test_a_sentence_without_terms_is_searched_as_usual() -> None:
-    model, config = RandomModel(5, eos=1.0), SearchConfig(beam=3, nbest=3)
-    plain = search(model, *source(4, 4), config)
-    with_terms = search(model, *source(4, 4), config, constraints=[Constraints(), Constraints(terms=((A, B, C),))])
-    assert with_terms[0] == plain[0]
-    assert all(has(ids, (A, B, C)) for ids in ids_of(with_terms[1]))
-
-
 class TiedModel(PrefixModel):
     """Gives every token the same probability, whatever the sentence and the prefix."""
 
@@ -134,15 +111,6 @@ def test_prefix_and_terms_can_be_combined() -> None:
     (found,) = search(RandomModel(4, eos=2.0), *source(1), config, constraints=constraints)
     assert found
     assert all(ids[:2] == (C, A) and has(ids, (A, B)) for ids in ids_of(found))
-
-
-def test_a_prefix_can_contain_all_the_terms() -> None:
-    """Then there is a step at which no hypothesis misses any."""
-    constraints = [Constraints(prefix=(C, A, B), terms=((A, B),))]
-    config = SearchConfig(beam=2, nbest=2, max_len_b=3)
-    (found,) = search(RandomModel(4, eos=2.0), *source(1), config, constraints=constraints)
-    assert len(found) == 2
-    assert all(ids[:3] == (C, A, B) for ids in ids_of(found))
 
 
 def test_the_search_stops_when_no_further_output_with_the_terms_can_rank() -> None:

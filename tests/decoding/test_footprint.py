@@ -12,18 +12,16 @@ from commands import Run, Train
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding import footprint, search
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.footprint import missing_memory, search_bytes
+from nmtkit.decoding.footprint import search_bytes
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.torch_transformer import TorchTransformer
-from nmtkit.machine import memory
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.capacity import _peak_memory
-from nmtkit.wording import format_bytes
 
 CPU = torch.device("cpu")
 
@@ -67,31 +65,6 @@ def test_the_estimate_is_above_the_memory_allocated_by_torch_but_below_6_times_t
     assert peak < search_bytes(model, config, 10, constraints) < 6 * peak
 
 
-def test_a_very_high_length_limit_does_not_raise_the_estimate() -> None:
-    """A limit that no output reaches, as `--max-len-b 1000000`, refuses nothing."""
-    model = TorchTransformer(
-        Transformer(TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 50, 50)
-    )
-    usual, highest = (search_bytes(model, SearchConfig(max_len_b=limit), 10) for limit in (50, 10**6))
-    assert usual == highest
-    assert search_bytes(model, SearchConfig(max_len_b=10**6, min_len=10**5), 10) > 1000 * usual
-
-
-def test_a_search_no_larger_than_an_earlier_one_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the earlier one used is not free any more, but it is there for this one."""
-    with_free(monkeypatch, 1000)
-    assert missing_memory(1000, CPU) is None
-    with_free(monkeypatch, 10)
-    assert missing_memory(1000, CPU) is None
-    assert missing_memory(1001, CPU) == 10
-
-
-def test_free_memory_is_divided_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_free(monkeypatch, 1000)
-    assert missing_memory(300, CPU, processes=4) == 250
-    assert missing_memory(250, CPU, processes=4) is None
-
-
 @pytest.fixture
 def translator(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
     return Translator.of([make_checkpoint()], EngineConfig(device="cpu", precision="fp32"))
@@ -114,17 +87,6 @@ def test_a_search_that_exceeds_the_memory_is_refused_before_the_input_is_read(
     with_free(monkeypatch, 8e9)
     with pytest.raises(UserError, match=named):
         translator.translate(lines(), **options)
-
-
-def test_a_line_that_is_too_long_for_the_memory_is_refused(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    longest = len(translator.source.encode(["dog " * 300])[0]) + 1
-    size = search_bytes(translator.model, SearchConfig(beam=100), longest)
-    with_free(monkeypatch, size - 1)
-    with pytest.raises(UserError, match=f"for one sentence of {longest} tokens, .* --max-source-tokens"):
-        translator.translate(["dog " * 300], beam=100)
-    assert len(translator.translate(["dog"], beam=100, max_len_b=2)) == 1
 
 
 def test_a_batch_that_exceeds_the_memory_is_halved(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,30 +130,3 @@ def test_validation_refuses_a_beam_that_exceeds_the_memory(
     with_free(monkeypatch, 8e9)
     result = train(tmp_path, "--max-updates", 1, "--valid-bleu", "--valid-beam", 10**6, code=2)
     assert b"--valid-beam" in result.stderr.splitlines()[-1]
-
-
-def test_a_long_search_logs_its_step(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = iter(range(0, 10**6, 6))  # seconds, a look at it after another
-    monkeypatch.setattr("nmtkit.decoding.search.time.monotonic", lambda: next(clock))
-    with caplog.at_level("INFO", logger="nmtkit"):
-        translator.translate(["dog"], beam=1, max_len_a=0.0, max_len_b=5, min_len=5)
-    assert caplog.messages[0] == "long search | sentences 1 | step 2 | of at most 6"
-
-
-def test_a_limited_address_space_bounds_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda which: (1 << 50, 1 << 50))
-    (left,) = memory._left_of_address_space()
-    assert 0 < left < 1 << 50
-    monkeypatch.setattr("resource.getrlimit", lambda which: (1, 1))
-    assert memory.free_memory(CPU) == 0
-
-
-def test_sizes_are_written_with_their_unit() -> None:
-    assert [format_bytes(size) for size in (95e6, 1.234e9, 49.5e9, 12345e9)] == [
-        "95 MB",
-        "1.23 GB",
-        "49.5 GB",
-        "12,345 GB",
-    ]

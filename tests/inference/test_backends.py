@@ -8,12 +8,11 @@ import torch
 from prefix_models import ScriptedModel, source, with_lengths
 from small_transformers import make, sentences, variants
 from step_by_step import StepByStep
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
-from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.forced import score
+from nmtkit.decoding.forced import score, with_attention
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import UserError
 from nmtkit.inference import torch_inference, torch_transformer
@@ -106,18 +105,6 @@ def test_encoding_in_parts_equals_encoding_together(monkeypatch: pytest.MonkeyPa
 
 
 @compiled
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_creating_a_compiled_model_does_not_change_the_transformer(precision: str) -> None:
-    model = transformer()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    attributes = set(vars(model))
-    search(NativeTransformer(model, precision, lambda: TorchTransformer(model)), *batch(), CONFIG)
-    assert set(vars(model)) == attributes
-    assert before.keys() == model.state_dict().keys()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-@compiled
 @torch.inference_mode()
 def test_a_compiled_model_gets_attention_from_a_torch_model_created_on_first_use() -> None:
     model, made = transformer(), list[InferenceModel]()
@@ -150,9 +137,3 @@ def test_attention_of_a_model_without_attention_is_refused() -> None:
     ):
         with pytest.raises(UserError, match="no attention to show: omit --alignment"):
             ask()
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
-def test_the_compiled_search_does_not_support_other_architectures_or_attention_windows(precision: str) -> None:
-    assert not NativeTransformer.supports(nn.Linear(2, 2), precision)
-    assert not NativeTransformer.supports(transformer(attention_window=2), precision)

@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from commands import Run
 from prefix_models import with_lengths
 
 from nmtkit import Translator
-from nmtkit.checkpoint import Checkpoint, save_checkpoint
+from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import search
@@ -57,16 +55,6 @@ def test_an_ensemble_of_the_same_model_twice_equals_the_model(make_checkpoint: M
     assert Translator.of([one, two], ENGINE).translate(LINES, max_len_b=4) != alone
 
 
-def test_models_of_an_ensemble_may_differ_in_size(make_checkpoint: MakeCheckpoint) -> None:
-    models = [
-        torch_backend(make_checkpoint(1, d_model=8).build_model()),
-        torch_backend(make_checkpoint(2, positions="learned", max_positions=9).build_model()),
-    ]
-    assert Ensemble(models).longest_sequence == 8
-    (found,) = search(Ensemble(models), *with_lengths(torch.tensor([[7, 8, EOS]])), SearchConfig(max_len_b=3))
-    assert found
-
-
 def test_an_ensemble_has_the_shortest_length_limit_of_its_models(make_checkpoint: MakeCheckpoint) -> None:
     models = [
         torch_backend(make_checkpoint(seed, positions="learned", max_positions=positions).build_model())
@@ -86,19 +74,3 @@ def test_an_ensemble_with_different_languages_is_refused(make_checkpoint: MakeCh
     one, back = make_checkpoint(1), replace(make_checkpoint(2), source_language="de", target_language="en")
     with pytest.raises(UserError, match="number 2 translates de-en, not en-de"):
         Translator.of([one, back], ENGINE)
-
-
-def test_workers_also_use_several_checkpoints_as_an_ensemble(
-    make_checkpoint: MakeCheckpoint, tmp_path: Path, run_here: Run
-) -> None:
-    paths = [tmp_path / f"{seed}.pt" for seed in (1, 2)]
-    for seed, path in enumerate(paths, 1):
-        save_checkpoint(path, make_checkpoint(seed))
-    expected = Translator.from_checkpoint(*paths, device="cpu", precision="fp32").translate(LINES, beam=2, max_len_b=3)
-    text = "".join(f"{line}\n" for line in LINES).encode()
-    both = ("--checkpoint", paths[0], "--checkpoint", paths[1], "--beam", 2, "--max-len-b", 3)
-    for workers in (1, 2):
-        done = run_here(
-            "nmt-generate", *both, "--device", "cpu", "--precision", "fp32", "--workers", workers, input=text
-        )
-        assert done.stdout.decode().split("\n")[:-1] == expected, done.stderr.decode()

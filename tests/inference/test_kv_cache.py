@@ -8,7 +8,6 @@ from small_transformers import W, make, sentences, variants
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmtkit.inference.static_transformer import StaticTransformer
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.transformer import Memory
 from nmtkit.text.vocabulary import BOS
@@ -61,35 +60,6 @@ def test_cached_steps_equal_decoding_from_scratch_after_any_reordering(changes: 
             new = torch.randint(BOS, W, (origins.numel(), 1), generator=random)
             prefixes = torch.cat((prefixes[origins], new), dim=1)
         assert_close(model.step(prefixes[:, -1], state), decode_anew(model, memory, prefixes, owners))
-
-
-@variants
-def test_steps_with_a_static_cache_equal_decoding_from_scratch_after_any_reordering(changes: dict[str, Any]) -> None:
-    model = StaticTransformer(make(**changes).eval())
-    random = torch.Generator().manual_seed(5)
-    with torch.inference_mode():
-        memory = model.encode(*with_lengths(sentences(7, 2, 4)))
-        state = model.start_fixed(memory, sentences=3, width=2)
-        owners, kept = torch.arange(3).repeat_interleave(2), torch.arange(3)
-        prefixes = torch.full((6, 1), BOS)
-        for length in range(1, 40):  # the buffers grow on the way
-            log_probs = model.step(prefixes[:, -1], state)
-            assert_close(log_probs, decode_anew(model, memory, prefixes, owners))
-            if length in (1, 20, 33):
-                kept = kept[1:] if length == 20 else kept
-                count = 1 if length == 33 else 2
-                origins = torch.cat([drawn((owners == n).nonzero()[:, 0], count, random) for n in kept])
-                state.reorder(origins)
-            elif length % 5:
-                origins = torch.cat(
-                    [drawn((owners == n).nonzero()[:, 0], int((owners == n).sum()), random) for n in kept]
-                )
-                state.reorder_fixed(origins, len(origins) // len(kept))
-            else:  # the caller may leave the rows where they are
-                origins = torch.arange(len(owners))
-            owners = owners[origins]
-            new = torch.randint(BOS, W, (origins.numel(), 1), generator=random)
-            prefixes = torch.cat((prefixes[origins], new), dim=1)
 
 
 def test_reordering_a_long_output_at_any_step_equals_decoding_from_scratch() -> None:

@@ -9,10 +9,11 @@ from fake_gpu import fake_gpu
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
-from nmtkit.inference.loading import inference_precision, load_model, load_models
+from nmtkit.inference.loading import load_model, load_models
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.machine import native_build
+from nmtkit.machine.precision import inference_precision
 
 MakeCheckpoint = Callable[..., Checkpoint]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -58,7 +59,7 @@ def test_a_cpu_uses_the_compiled_search_and_suggests_int8_if_it_is_faster(
     assert load_models([make_checkpoint(1), make_checkpoint(2)], "cpu", precision).faster_precision == faster
 
 
-@pytest.mark.parametrize(("precision", "window"), [("fp32", 2), ("bf16", None), ("bf16", 2)])
+@pytest.mark.parametrize(("precision", "window"), [("fp32", 2), ("bf16", None)])
 def test_torch_searches_if_the_compiled_search_does_not_support_the_model(
     precision: str, window: int | None, make_checkpoint: MakeCheckpoint
 ) -> None:
@@ -79,19 +80,6 @@ def test_without_the_compiled_search_fp32_uses_torch_and_int8_is_refused(
         load_model(make_checkpoint(), "cpu", "int8")
 
 
-def test_a_model_outside_the_compiled_search_is_not_reported_as_not_compiled(
-    make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native_build, "native", None)
-    assert load_model(make_checkpoint(attention_window=2), "cpu", "fp32").precision == "fp32"
-
-
-def test_the_portable_build_is_used_for_int8_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
-    assert [native_build.available(precision) for precision in ("fp32", "int8")] == [False, True]
-    assert native_build.isa() == "portable"
-
-
 @pytest.mark.parametrize(("cpu", "missing"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
 def test_a_fast_build_is_missing_if_a_capable_cpu_uses_the_portable_one(
     cpu: str, missing: bool, monkeypatch: pytest.MonkeyPatch
@@ -99,12 +87,6 @@ def test_a_fast_build_is_missing_if_a_capable_cpu_uses_the_portable_one(
     monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: cpu)
     assert native_build.is_missing() is missing
-
-
-@compiled
-def test_int8_with_an_attention_window_is_refused(make_checkpoint: MakeCheckpoint) -> None:
-    with pytest.raises(UserError, match=r"int8: the compiled search does not support this model .*: use fp32 or bf16"):
-        load_model(make_checkpoint(attention_window=2), "cpu", "int8")
 
 
 def test_torch_searches_on_a_gpu(make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,7 @@
 """The compiled search: its products against exact ones, its results against the torch model."""
 
 import math
-import os
-import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from importlib import import_module
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,14 +15,12 @@ from torch.testing import assert_close
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
-from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeLinear, NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.top_k import native_top_k
 from nmtkit.inference.torch_transformer import TorchTransformer
-from nmtkit.machine import native_build
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import BOS, EOS, PAD
@@ -57,8 +50,8 @@ def layer(rows: int, columns: int, eight_bits: bool, seed: int = 1) -> tuple[Nat
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("columns", [5, 24, 256])
-@pytest.mark.parametrize("rows", [1, 15, 16, 40, 83])
+@pytest.mark.parametrize("columns", [5, 256])
+@pytest.mark.parametrize("rows", [1, 16, 83])
 def test_products_match_torch_for_any_number_of_rows(rows: int, columns: int) -> None:
     linear, weight, bias = layer(rows, columns, eight_bits=False)
     for count in (*range(1, 26), 59, 60, 61, 125):
@@ -67,7 +60,7 @@ def test_products_match_torch_for_any_number_of_rows(rows: int, columns: int) ->
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("columns", [5, 24, 256])
+@pytest.mark.parametrize("columns", [5, 256])
 @pytest.mark.parametrize("rows", [1, 16, 83])
 def test_int8_products_are_exact_sums_of_the_quantized_numbers(rows: int, columns: int, build: str) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -95,16 +88,6 @@ def test_int8_products_never_overflow(columns: Sequence[int]) -> None:
         assert_close(y, torch.full_like(y, len(columns) * sign), rtol=1e-2, atol=0.0)
         y = NativeLinear(weight, None, eight_bits=True)(-x)
         assert_close(y, torch.full_like(y, -len(columns) * sign), rtol=1e-2, atol=0.0)
-
-
-@torch.inference_mode()
-def test_int8_products_are_close_and_zeros_give_exactly_the_bias() -> None:
-    linear, weight, bias = layer(83, 512, eight_bits=True)
-    x = torch.randn(40, 512)
-    exact = F.linear(x, weight, bias)
-    assert ((linear(x) - exact).norm(dim=1) / exact.norm(dim=1)).max() < 0.03
-    assert torch.equal(linear(torch.zeros(2, 512)), bias.expand(2, -1))
-    assert torch.equal(NativeLinear(torch.zeros(83, 8), bias, eight_bits=True)(torch.ones(2, 8)), bias.expand(2, -1))
 
 
 @torch.inference_mode()
@@ -166,44 +149,12 @@ def test_keys_and_values_of_int8_models_are_rounded_to_the_nearest_16_bit_number
     assert first_step(biases).isnan().all()
 
 
-def test_a_matrix_too_large_for_any_memory_is_a_memory_error(build: str) -> None:
-    with pytest.raises(MemoryError):
-        import_module(f"nmtkit.{build}").matrix(0, 0, 1 << 20, 1 << 30, False)
-
-
 # From logits to tokens ------------------------------------------------------------------------------------------
 
 
-def log_softmax_(x: Tensor) -> Tensor:
-    native_build.native.log_softmax(x.data_ptr(), x.size(0), x.size(1), torch.get_num_threads())
-    return x
-
-
 @torch.inference_mode()
-@pytest.mark.parametrize("width", [1, 7, 8, 9, 30, 8003])
-def test_log_softmax_matches_torch(width: int) -> None:
-    x = torch.randn(11, width) * 10
-    x[0] *= 1000
-    x[1, 1:] = -math.inf
-    assert_close(log_softmax_(x.clone()), x.log_softmax(1), rtol=1e-5, atol=1e-5)
-
-
-@torch.inference_mode()
-def test_log_softmax_is_as_precise_for_large_logits_as_for_small_ones() -> None:
-    x = torch.full((1, 20), 1e4)  # neighbours in fp32 are 1e-3 apart
-    assert_close(log_softmax_(x), torch.full_like(x, -math.log(20)), rtol=1e-6, atol=0.0)
-
-
-@torch.inference_mode()
-def test_log_softmax_of_nan_or_infinity_contains_nan() -> None:
-    x = torch.zeros(3, 20)
-    x[0, 3], x[1, 19], x[2, 0] = math.nan, math.nan, math.inf
-    assert log_softmax_(x).isnan().any(1).all()
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("width", [3, 16, 63, 1025, 8003])
-@pytest.mark.parametrize("count", [1, 4, 20, 300])
+@pytest.mark.parametrize("width", [3, 63, 8003])
+@pytest.mark.parametrize("count", [1, 20, 300])
 def test_the_best_of_each_row_match_topk(width: int, count: int) -> None:
     scores = torch.randn(40, width)
     scores[0, -2:] = 9.0  # in what is left beside whole vectors
@@ -236,16 +187,11 @@ def test_the_best_scores_are_never_nan() -> None:
 
 # The search -----------------------------------------------------------------------------------------------------
 
-VARIANTS: list[dict[str, Any]] = [
+VARIANTS: list[dict[str, Any]] = [  # test_every_option.py goes through all values of all options
     {},
-    {"norm": "pre"},
-    {"positions": "learned", "max_positions": 200},
-    {"d_k": 16, "d_v": 24},
+    {"d_model": 12, "d_ff": 20, "d_k": 5, "d_v": 70, "encoder_layers": 3},
     {"share_embeddings": "none", "norm": "pre", "d_model": 24, "heads": 1, "decoder_layers": 1},
-    {"d_v": 40, "encoder_layers": 3},
-    {"d_model": 12, "d_ff": 20, "d_k": 5, "d_v": 70},
-    {"activation": "gelu", "output_bias": True, "d_ff": 27},
-    {"activation": "swish", "positions": "fairseq", "norm": "pre"},
+    {"activation": "gelu", "output_bias": True, "d_ff": 27, "positions": "learned", "max_positions": 200},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
 
@@ -310,15 +256,6 @@ def test_a_sentence_may_be_longer_than_a_block_of_rows() -> None:
     assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
 
 
-def test_languages_may_have_vocabularies_of_their_own() -> None:
-    model = make(source_size=90)
-    src = sources(*LENGTHS)
-    src[src > EOS] += 50
-    config = SearchConfig(nbest=2)
-    expected, found = (search(each, *with_lengths(src), config) for each in (TorchTransformer(model), packed(model)))
-    assert texts(found) == texts(expected)
-
-
 @variants
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("config", CONFIGS[:2], ids=["greedy", "beam"])
@@ -377,35 +314,6 @@ def test_a_search_with_best_step_equals_a_search_over_all_tokens(precision: str,
     assert search(model, *with_lengths(src), config) == search(StepByStep(model), *with_lengths(src), config)
 
 
-def test_only_steps_with_forced_tokens_compute_all_log_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, calls = packed(make()), list[str]()
-
-    def counted(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        calls.append(name)
-        return call(*arguments)
-
-    for name in ("step", "best_step"):
-        monkeypatch.setattr(model, name, partial(counted, name, getattr(model, name)))
-    src, banned = sources(40, 3), [(EOS,)]  # never the end, but at the limit of 39 and of 2 tokens
-    search(model, *with_lengths(src), SearchConfig(beam=2, max_len_b=0), banned=banned)
-    assert calls == [*["best_step"] * 2, "step", *["best_step"] * 36, "step"]
-    calls.clear()
-    config = SearchConfig(beam=2, max_len_b=5, min_len=5)
-    search(model, *with_lengths(src), config, constraints=[Constraints((7, 8)), Constraints()])
-    assert calls[:3] == ["step", "step", "best_step"]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_the_default_dtype_of_torch_does_not_change_the_search(dtype: torch.dtype) -> None:
-    model, src = packed(make()), sources(*LENGTHS)
-    expected = [search(model, *with_lengths(src), config) for config in CONFIGS]
-    torch.set_default_dtype(dtype)
-    try:
-        assert [search(model, *with_lengths(src), config) for config in CONFIGS] == expected
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_scoring_equals_the_search_scores_bit_for_bit_in_any_batch(precision: str) -> None:
     for model in (packed(make(), precision), Ensemble([packed(make(), precision)])):
@@ -416,32 +324,6 @@ def test_scoring_equals_the_search_scores_bit_for_bit_in_any_batch(precision: st
         targets = [one.ids for one in hypotheses]
         assert score(model, rows, targets, config) == hypotheses
         assert score(model, rows[:1], targets[:1], config) == hypotheses[:1]
-
-
-@torch.inference_mode()
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_a_series_of_growing_searches_does_not_accumulate_memory(build: str) -> None:
-    if build == "_native_scalar":
-        pytest.skip("too slow, and memory is the same in every build")
-    model = packed(make(d_model=64, d_ff=64, decoder_layers=6))
-    steps, sizes = 20, range(1000, 3001, 250)
-
-    def run(rows: int) -> None:
-        state = model.start(model.encode(*with_lengths(sources(3).expand(rows, -1))))
-        for _ in range(steps):
-            model.step(torch.full((rows,), 5), state)
-
-    run(sizes[0])
-    before = resident_bytes()
-    for rows in sizes:
-        run(rows)
-    keys_and_values = sizes[-1] * steps * 6 * (64 + 64) * 4  # of the largest, in fp32
-    assert resident_bytes() - before < 3 * keys_and_values  # those of the search before lie there meanwhile
-
-
-def resident_bytes() -> int:
-    """The resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -484,35 +366,6 @@ def test_lengths_that_do_not_fit_the_rows_are_errors() -> None:
             model.encode(src, torch.tensor(wrong))
 
 
-@pytest.mark.parametrize("eight_bits", [False, True])
-@pytest.mark.parametrize(("rows", "columns"), [(2**31 - 1, 1), (1, 2**31 - 1), (2**30 + 1, 2**24), (0, 1), (1, -1)])
-def test_sizes_that_overflow_an_int_are_refused_before_anything_is_read(
-    rows: int, columns: int, eight_bits: bool, build: str
-) -> None:
-    with pytest.raises(MemoryError, match=f"cannot pack a matrix of {rows} x {columns}"):
-        import_module(f"nmtkit.{build}").matrix(0, 0, rows, columns, eight_bits)
-
-
-WIDTHS = [  # the last: queries, keys and values exceed an int only together
-    (16, 2**20, 2**20, 16),
-    (2**31 - 1, 1, 1, 1),
-    (16, 0, 8, 8),
-    (16, 2, -8, 8),
-    (16, 2**10, 2**20, 1),
-]
-
-
-@pytest.mark.parametrize("widths", WIDTHS)
-def test_widths_that_overflow_an_int_are_refused(widths: tuple[int, int, int, int], build: str) -> None:
-    with pytest.raises(MemoryError, match=r"a size of the model is out of range|heads are too large"):
-        import_module(f"nmtkit.{build}").model(*widths, False, "relu", 0, 0, 0, 0, [], [], 1e-5)
-
-
-def test_an_unknown_activation_is_an_error(build: str) -> None:
-    with pytest.raises(IndexError, match="no activation tanh"):
-        import_module(f"nmtkit.{build}").model(16, 2, 8, 8, False, "tanh", 0, 0, 0, 0, [], [], 1e-5)
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_pad_and_bos_have_no_probability(precision: str) -> None:
@@ -525,30 +378,6 @@ def test_pad_and_bos_have_no_probability(precision: str) -> None:
     assert_close(log_probs.exp().sum(1), torch.ones(2))
     best, tokens = fast.best_step(torch.full((2,), BOS), fast.start(fast.encode(*src)), W, ())
     assert set(tokens[best == -math.inf].tolist()) == {PAD, BOS}
-
-
-def test_int8_columns_whose_sums_exceed_32_bits_are_refused(build: str) -> None:
-    with pytest.raises(MemoryError, match="cannot pack a matrix of 1 x 65537"):
-        import_module(f"nmtkit.{build}").matrix(0, 0, 1, 2**16 + 1, True)
-
-
-def test_functions_refuse_capsules_of_another_kind(build: str) -> None:
-    native, (linear, _, _), model = import_module(f"nmtkit.{build}"), layer(16, 8, eight_bits=False), packed(make())
-    calls: list[Callable[[], object]] = [
-        lambda: native.multiply(model._model, 0, 0, 0, 1),
-        lambda: native.encode(linear.matrix, 0, 0, 0, 1, 0, 1),
-        lambda: native.reorder(model._model, 0, 0),
-        lambda: native.step(model._model, 0, 0, 0, 0, 1),
-        lambda: native.best_step(model._model, 0, 0, 0, (), 0, 0, 0, 1),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match="incorrect name"):
-            call()
-
-
-def test_top_k_refuses_more_results_than_scores(build: str) -> None:
-    with pytest.raises(IndexError, match="no 5 of 4 scores"):
-        import_module(f"nmtkit.{build}").top_k(0, 1, 4, 5, 0, 0, 1)
 
 
 def test_matrices_whose_int8_sums_would_overflow_32_bits_stay_in_fp32() -> None:
@@ -571,22 +400,3 @@ def test_invalid_rows_tokens_and_shapes_are_errors() -> None:
     for wrong in (torch.zeros(2, 8), torch.zeros(2, 64, dtype=torch.float64)):
         with pytest.raises(TypeError, match="64 columns of fp32"):
             linear(wrong)
-
-
-def test_later_changes_of_the_modules_do_not_change_the_compiled_model() -> None:
-    model, src = make(), sources(*LENGTHS)
-    fast = packed(model)
-    found = search(fast, *with_lengths(src), SearchConfig())
-    model.double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    assert search(fast, *with_lengths(src), SearchConfig()) == found
-
-
-def test_compiled_models_work_in_an_ensemble() -> None:
-    plain = [make(seed) for seed in (1, 2)]
-    src, config = sources(*LENGTHS), SearchConfig(nbest=3, max_len_b=6)
-    expected = search(Ensemble([TorchTransformer(model) for model in plain]), *with_lengths(src), config)
-    found = search(Ensemble([packed(model) for model in plain]), *with_lengths(src), config)
-    assert texts(found) == texts(expected)

@@ -51,12 +51,6 @@ def test_the_headers_of_all_builds_define_the_same_functions() -> None:
     assert all(functions(header) == reference for header in HEADERS)
 
 
-def test_intrinsics_are_only_in_the_headers_of_builds() -> None:
-    intrinsic = re.compile(r"\b_mm\d*_|__m\d+|__builtin_ia32|immintrin|arm_neon|float32x4_t")
-    files = {path.name for path in (ROOT / "nmtkit/native").iterdir() if intrinsic.search(path.read_text("utf-8"))}
-    assert files == HEADERS - {"scalar.h"}
-
-
 def output_of(command: list[str | Path]) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     return done.stdout.splitlines()

@@ -13,7 +13,6 @@ from step_by_step import StepByStep
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmtkit.decoding.alignment import all_heads, with_attention
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import search
@@ -122,17 +121,6 @@ def test_alignments_are_the_attention_to_the_source(name: str) -> None:
 
 
 @rivals
-def test_hypotheses_carry_attention_and_a_page_shows_only_that_to_the_source(name: str) -> None:
-    _, backend = model_and_search(name)
-    rows = [row[:length].tolist() for row, length in zip(*batch(), strict=True)]
-    for row, nbest in zip(rows, with_attention(backend, rows, search(backend, *batch(), CONFIG), None), strict=True):
-        assert all(one.attention is not None and one.attention.shape == (len(one.ids) + 1, len(row)) for one in nbest)
-    encoder, decoder, cross = all_heads(backend, rows[0], [5, 6])
-    assert cross.shape == (backend.attention_layers, 1, 3, len(rows[0]))
-    assert encoder.size == decoder.size == 0
-
-
-@rivals
 @torch.inference_mode()
 def test_an_ensemble_with_a_transformer_averages_probabilities(name: str) -> None:
     models = [make(name).eval(), make_transformer().eval()]
@@ -146,15 +134,6 @@ def test_an_ensemble_with_a_transformer_averages_probabilities(name: str) -> Non
 
 
 @rivals
-def test_a_search_leaves_the_model_as_it_is(name: str) -> None:
-    model = make(name).eval()
-    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    search(torch_backend(model), *batch(), CONFIG)
-    assert before.keys() == model.state_dict().keys()
-    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
-
-
-@rivals
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_lower_precision_is_close_to_float64(name: str, dtype: torch.dtype) -> None:
     exact, low = make(name).eval(), make(name).eval().to(dtype)
@@ -163,13 +142,3 @@ def test_lower_precision_is_close_to_float64(name: str, dtype: torch.dtype) -> N
         expected, found = (torch_backend(model).score(*batch(), tgt, lengths) for model in (exact, low))
     assert found.dtype == torch.float32
     assert_close(found, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.15)
-
-
-@rivals
-def test_the_state_of_a_hypothesis_takes_the_bytes_that_are_estimated(name: str) -> None:
-    _, backend = model_and_search(name)
-    src, lengths = batch()
-    with torch.inference_mode():
-        state = backend.start(backend.encode(src, lengths))
-    tensors = state.inputs if name.startswith("conv") else [tensor for layer in state.layers for tensor in layer]
-    assert sum(tensor.nbytes for tensor in tensors) == backend.state_bytes(7) * len(src)

@@ -105,14 +105,6 @@ def test_the_compiled_search_finds_the_outputs_of_the_masked_model(config: Searc
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)
 
 
-@configs
-def test_a_shortlist_of_all_tokens_changes_no_output(config: SearchConfig) -> None:
-    whole = search(compiled(), SRC, LENGTHS, config)
-    assert [[one.ids for one in nbest] for nbest in found(compiled(), [ALL] * len(SRC), config)] == [
-        [one.ids for one in nbest] for nbest in whole
-    ]
-
-
 @precisions
 @configs
 def test_results_do_not_depend_on_the_batch_or_the_number_of_threads(
@@ -153,9 +145,3 @@ def test_malformed_shortlists_are_an_index_error(wrong: list[int]) -> None:
     lists = [np.array(wrong, dtype=np.int32), *shortlists(len(SRC) - 1)]
     with torch.inference_mode(), pytest.raises(IndexError):
         native.restricted_to(lists).start(native.encode(SRC, LENGTHS))
-
-
-def test_shortlists_for_another_number_of_sentences_are_an_index_error() -> None:
-    native = compiled()
-    with torch.inference_mode(), pytest.raises(IndexError):
-        native.restricted_to(shortlists(2)).start(native.encode(SRC, LENGTHS))

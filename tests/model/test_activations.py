@@ -16,9 +16,9 @@ from torch.testing import assert_close
 from nmtkit.data.batch import Batch
 from nmtkit.machine.precision import autocast
 from nmtkit.model import transformer
-from nmtkit.model.activations import LayerNorm
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.residual import LayerNorm
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.training.loss import batch_loss
 

@@ -71,19 +71,6 @@ def test_with_b_zero_the_outputs_are_those_of_the_base_model(config: ModelConfig
     assert torch.equal(logits(model), logits(base))
 
 
-def test_queries_keys_and_values_have_an_addition_each() -> None:
-    weights = collect_weights(adapted(LoraConfig(lora_rank=3)))
-    layer = "decoder.1.self_attention.qkv"
-    shapes = {name.removeprefix(layer): [*tensor.shape] for name, tensor in weights.items() if name.startswith(layer)}
-    assert shapes == {
-        ".weight": [22, 16],
-        ".bias": [22],
-        **{f".lora_a.{i}": [3, 16] for i in range(3)},
-        **{f".lora_b.{i}": [width, 3] for i, width in enumerate((6, 6, 10))},
-    }
-    assert not any("feed_forward" in name and "lora" in name for name in weights)
-
-
 def test_outputs_and_gradients_equal_those_of_an_explicit_dense_matrix() -> None:
     model, dense = adapted(EVERYWHERE), make()
     additions = dict(explicit(EVERYWHERE, model))
@@ -105,13 +92,6 @@ def test_only_additions_and_named_parameters_are_trained() -> None:
     for name, parameter in model.named_parameters():
         expected = ".lora_" in name or "embedding" in name or name.endswith(".norm.bias")
         assert parameter.requires_grad == expected, name
-
-
-def test_targets_match_matrices_by_name() -> None:
-    model = adapted(LoraConfig(lora_rank=2, lora_targets=("encoder.1.feed_forward.*", "*cross_attention.q*")))
-    layers = {name.partition(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
-    ends = ("feed_forward.inner", "feed_forward.outer")
-    assert layers == {*(f"encoder.1.{end}" for end in ends), *(f"decoder.{n}.cross_attention.q" for n in (0, 1))}
 
 
 @pytest.mark.parametrize(

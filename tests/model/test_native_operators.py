@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmtkit.model import short_attention
-from nmtkit.model.activations import LayerNorm
 from nmtkit.model.attention import CrossAttention, SelfAttention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
@@ -56,7 +55,7 @@ def coarse(x: Tensor) -> Tensor:
 # --- dropout
 
 
-@pytest.mark.parametrize("shape", [(1,), (3, 7), (0, 4), (5, 16), (3, 20_001)])
+@pytest.mark.parametrize("shape", [(1,), (0, 4), (3, 20_001)])
 def test_dropout_has_the_bits_of_torch_with_and_without_a_residual(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,37 +70,11 @@ def test_dropout_has_the_bits_of_torch_with_and_without_a_residual(
     assert all(torch.equal(a, b) for pair in zip(found, expected, strict=True) for a, b in zip(*pair, strict=True))
 
 
-@pytest.mark.parametrize("shape", [(1,), (3, 7), (0, 4), (5, 16), (3, 20_001)])
-def test_dropout_in_bf16_is_rounded_once(shape: tuple[int, ...]) -> None:
-    x, residual = draw(*shape), draw(*shape, seed=1)
-    check(lambda x: dropout(x, 0.3), x, kind=torch.bfloat16)
-    check(lambda x, residual: dropout(x, 0.3, residual), x, residual, kind=torch.bfloat16)
-
-
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_dropout_does_not_hide_infinity_and_nan(kind: torch.dtype) -> None:
     """Dropped or not: 0 times either is NaN."""
     y = dropout(torch.tensor([float("nan"), float("inf")] * 50, dtype=kind), 0.5)
     assert not y.isfinite().any()
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_dropout_leaves_the_neighbours_of_a_nan_finite(kind: torch.dtype) -> None:
-    x = torch.ones(37, dtype=kind)
-    x[[5, 36]] = float("nan")
-    assert dropout(x, 0.5).isnan().nonzero().flatten().tolist() == [5, 36]
-
-
-@pytest.mark.parametrize(
-    ("residual", "added", "rounded"),
-    [(1.0, 2**-8, 1.0), (1 + 2**-7, 2**-8, 1 + 2**-6), (1.0, 2**-8 + 2**-15, 1 + 2**-7)],
-    ids=["down to even", "up to even", "above half"],
-)
-def test_sums_in_bf16_are_rounded_to_the_nearest_and_halves_to_even(
-    residual: float, added: float, rounded: float
-) -> None:
-    x, residuals = (torch.full((80,), value, dtype=torch.bfloat16) for value in (added / 2, residual))
-    assert set(dropout(x, 0.5, residuals).tolist()) == {residual, rounded}  # half of them dropped
 
 
 # --- LayerNorm(x + Dropout(y))
@@ -119,40 +92,18 @@ def norm_of(rate: float) -> Callable[..., Tensor]:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-@pytest.mark.parametrize("width", [1, 3, 8, 9, 130])
-@pytest.mark.parametrize("rows", [1, 63, 64, 200])
+@pytest.mark.parametrize("width", [1, 9, 130])
+@pytest.mark.parametrize("rows", [1, 64, 200])
 def test_a_residual_with_norm_is_that_of_torch(rows: int, width: int, rate: float) -> None:
     check(norm_of(rate), draw(rows, width), draw(rows, width, seed=1), draw(width, seed=2), draw(width, seed=3))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
-@pytest.mark.parametrize("width", [1, 3, 8, 9, 130])
-@pytest.mark.parametrize("rows", [1, 63, 64, 200])
+@pytest.mark.parametrize("width", [1, 9, 130])
+@pytest.mark.parametrize("rows", [1, 64, 200])
 def test_a_residual_with_norm_in_bf16_computes_in_fp32(rows: int, width: int, rate: float) -> None:
     x, y, gain, bias = (draw(*shape, seed=i) for i, shape in enumerate([(rows, width)] * 2 + [(width,)] * 2))
     check(norm_of(rate), coarse(x), coarse(y), coarse(gain), coarse(bias), kind=torch.bfloat16)
-
-
-def test_a_residual_with_norm_is_computed_by_torch_for_mixed_number_formats() -> None:
-    torch.manual_seed(1)
-    for x, y in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.float16, torch.float16)):
-        norm, drop = LayerNorm(12), Dropout(0.0)
-        result = add_and_norm(torch.ones(2, 12, dtype=x), torch.arange(24.0, dtype=y).view(2, 12), drop, norm)
-        assert result.dtype == torch.promote_types(x, y)
-        assert_close(result.float(), F.layer_norm(torch.arange(24.0).view(2, 12), (12,)), rtol=0, atol=0.02)
-
-
-def test_a_residual_with_norm_of_no_rows_has_no_gradient() -> None:
-    result, *gradients = run(norm_of(0.3), [draw(0, 5), draw(0, 5), draw(5), draw(5)], torch.float32)
-    assert result.shape == (0, 5)
-    assert all((gradient == 0).all() for gradient in gradients)
-
-
-def test_a_residual_with_norm_takes_inputs_in_another_memory_order() -> None:
-    x, y, gain, bias = draw(6, 10), draw(6, 10, seed=1), draw(10), draw(10)
-    expected = run(norm_of(0.3), [x, y, gain, bias], torch.float32)[0]
-    torch.manual_seed(1)
-    assert torch.equal(norm_of(0.3)(x.t().contiguous().t(), y.t().contiguous().t(), gain, bias), expected)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -199,7 +150,7 @@ def mask_of(lengths: Sequence[int], longest: int) -> Tensor:
     return (torch.arange(longest) < torch.tensor(lengths)[:, None])[:, None, None, :]
 
 
-@pytest.mark.parametrize("length", [1, 2, 8, 13, short_attention._LONGEST])
+@pytest.mark.parametrize("length", [1, 13, short_attention._LONGEST])
 def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, Any]) -> None:
     for causal, mask in ((True, None), (False, None), (False, mask_of([length, 1, (length + 1) // 2], length))):
         torch.manual_seed(3)
@@ -207,7 +158,7 @@ def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, Any]) -> 
         check(lambda x, layer=layer, mask=mask: layer.to(x.dtype)(x, mask), draw(3, length, 12))
 
 
-@pytest.mark.parametrize("length", [1, 2, 8, 13, short_attention._LONGEST])
+@pytest.mark.parametrize("length", [1, 13, short_attention._LONGEST])
 def test_self_attention_in_bf16_computes_in_fp32(length: int, sizes: dict[str, Any]) -> None:
     layer = SelfAttention(attention_config(sizes), causal=False)
     projections = draw(3, length, sum(layer.widths))
@@ -216,7 +167,7 @@ def test_self_attention_in_bf16_computes_in_fp32(length: int, sizes: dict[str, A
         check(lambda x, mask=mask: layer._attend(x, mask, None), projections, kind=torch.bfloat16)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 9), (9, 4), (17, 48)])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 9), (17, 48)])
 def test_cross_attention_in_bf16_computes_in_fp32(queries: int, keys: int, sizes: dict[str, Any]) -> None:
     layer = CrossAttention(attention_config(sizes))
     q, kv = draw(2, queries, layer.widths[0]), draw(2, keys, sum(layer.widths), seed=1)
@@ -224,7 +175,7 @@ def test_cross_attention_in_bf16_computes_in_fp32(queries: int, keys: int, sizes
     check(lambda q, kv: layer._attend(q, kv, mask, None), q, kv, kind=torch.bfloat16)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 9), (9, 4), (17, 48)])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 9), (17, 48)])
 def test_cross_attention_is_that_of_torch(queries: int, keys: int, sizes: dict[str, Any]) -> None:
     torch.manual_seed(3)
     layer = CrossAttention(attention_config(sizes))
@@ -290,13 +241,6 @@ def test_attention_does_not_depend_on_the_number_of_threads(kind: torch.dtype) -
         results.append(run(lambda x: layer._attend(x, None, None), [draw(20, 9, 36)], kind))
     torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-def test_one_bad_sentence_leaves_the_others_finite() -> None:
-    layer = SelfAttention(attention_config({}), causal=False)
-    x = draw(3, 6, 12).detach()
-    x[1, 2, 0] = float("nan")
-    assert layer(x, None).isnan().any(-1).any(-1).tolist() == [False, True, False]
 
 
 def test_longer_sentences_and_other_number_formats_are_left_to_torch() -> None:

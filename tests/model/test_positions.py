@@ -31,10 +31,6 @@ def test_sinusoids_of_fairseq_are_its_own_with_sines_and_cosines_interleaved(d_m
     assert_close(torch.cat((ours[:, 0::2], ours[:, 1::2]), dim=1), theirs[2:], rtol=0, atol=1e-4)  # theirs is fp32
 
 
-def test_sinusoids_are_exact_far_from_the_start() -> None:
-    assert_close(sinusoids(100_001, 8)[100_000, :2].tolist(), [math.sin(1e5), math.cos(1e5)], atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("form", ["sinusoidal", "fairseq"])
 def test_the_table_grows_with_the_sequence_length(form: str) -> None:
     positions = SinusoidalPositions(6, form)
@@ -50,10 +46,6 @@ def test_a_table_grown_in_inference_mode_can_be_used_in_training() -> None:
     x = torch.randn(3, 6, requires_grad=True)
     ((x + positions(0, 3)) ** 2).sum().backward()
     assert x.grad is not None
-
-
-def test_the_table_is_not_part_of_the_weights() -> None:
-    assert not SinusoidalPositions(6, "sinusoidal").state_dict()
 
 
 def test_learned_positions_are_parameters_with_a_fixed_maximum() -> None:

@@ -8,8 +8,7 @@ import torch
 from small_rivals import SMALL, assert_equal_to_reference, make
 from torch import Tensor
 
-from nmtkit.model.presets import PRESETS
-from nmtkit.model.recurrent import Recurrent, reverse
+from nmtkit.model.recurrent import Recurrent
 from nmtkit.model.recurrent_config import RecurrentConfig
 
 Weights = Mapping[str, Tensor]
@@ -66,13 +65,6 @@ def test_it_computes_the_published_equations(name: str) -> None:
     assert_equal_to_reference(make(name), reference)
 
 
-def test_reversing_keeps_padding_in_place_and_is_its_own_inverse() -> None:
-    x = torch.arange(1, 11).view(2, 5, 1)
-    lengths = torch.tensor([3, 5])
-    assert reverse(x, lengths).squeeze(2).tolist() == [[3, 2, 1, 4, 5], [10, 9, 8, 7, 6]]
-    assert torch.equal(reverse(reverse(x, lengths), lengths), x)
-
-
 def test_initial_weights_are_those_of_the_published_model() -> None:
     config = RecurrentConfig(**SMALL["gnmt"] | {"d_model": 64})
     torch.manual_seed(1)
@@ -82,14 +74,6 @@ def test_initial_weights_are_those_of_the_published_model() -> None:
             assert 0.095 < parameter.abs().max() <= 0.1
     assert model.attention.gain.item() == 64**-0.5
     assert not model.attention.bias.any()
-
-
-def test_the_preset_has_the_published_optimization() -> None:
-    options = PRESETS["gnmt"].options
-    assert (options["lr"], options["clip_norm"], options["warmup_updates"]) == (2e-3, 5.0, 200)
-    assert PRESETS["gnmt"].model_config() == RecurrentConfig(
-        encoder_layers=4, decoder_layers=4, d_model=1024, dropout=0.2
-    )
 
 
 def test_eight_layers_cost_the_published_operations_for_a_pair_of_tokens() -> None:

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtkit.data.batch import make_batch
 from nmtkit.errors import UserError
 from nmtkit.model.flops import training_flops
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.text.vocabulary import BOS, EOS, PAD
-from nmtkit.training.loss import batch_loss, projected_cross_entropy
+from nmtkit.training.loss import projected_cross_entropy
 
 
 def gradients(model: TranslationModel, loss: Tensor) -> list[Tensor]:
@@ -74,20 +73,6 @@ def test_every_token_of_the_source_changes_the_output(name: str) -> None:
 
 
 @rivals
-def test_the_loss_includes_the_bias_of_the_projection(name: str) -> None:
-    model = make(name)
-    src, tgt_in = sentences(5, 5), sentences(6, 6, seed=1)
-    sizes = torch.tensor([5, 5]).numpy(), torch.tensor([6, 6]).numpy()
-    batch = make_batch(src.flatten().numpy(), sizes[0], tgt_in.flatten().numpy(), sizes[1])
-    logits = model(batch.src, batch.source_lengths, batch.tgt_in)
-    expected = smoothed_loss(logits.flatten(0, 1), batch.tgt_out.flatten(), 0.1)
-    loss, _ = batch_loss(model, batch, 0.1)
-    assert_close(loss.double(), expected, rtol=1e-5, atol=0)
-    for one, other in zip(gradients(model, loss), gradients(model, expected), strict=True):
-        assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
-@rivals
 def test_pad_and_bos_have_no_probability(name: str) -> None:
     probabilities = make(name)(*with_lengths(sentences(7, 4)), sentences(5, 6, seed=1)).softmax(-1)
     assert (probabilities[..., [PAD, BOS]] == 0).all()
@@ -130,17 +115,6 @@ def test_forward_and_training_flops_are_those_that_torch_counts(name: str) -> No
     lstms = [module for module in model.modules() if isinstance(module, nn.LSTM)]
     of_first_states = sum(2 * count * 4 * lstm.hidden_size**2 for lstm in lstms)  # constants: without a gradient
     assert training_flops(options, W, *sizes) == counter.get_total_flops() + of_first_states
-
-
-@rivals
-def test_flops_of_sentences_add_up_each_with_its_own_length(name: str) -> None:
-    options = config(name)
-
-    def flops(*lengths: tuple[int, int]) -> int:
-        source, target = torch.tensor(lengths, dtype=torch.int32).T
-        return options.forward_flops(W, source.numpy(), target.numpy())
-
-    assert flops((3, 8), (90, 70)) == flops((3, 8)) + flops((90, 70))
 
 
 @rivals

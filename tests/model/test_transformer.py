@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import torch
 from prefix_models import with_lengths
-from reference_loss import outputs, smoothed_loss
+from reference_loss import outputs
 from small_transformers import D, H, W, assert_is_causal, make, sentences, variants
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 from torch_copies import copy_decoder_layer, copy_encoder_layer, torch_layer
 
-from nmtkit.data.batch import make_batch
 from nmtkit.errors import UserError
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model import attention
@@ -22,7 +21,6 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import BOS, PAD
-from nmtkit.training.loss import batch_loss
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -144,19 +142,6 @@ def test_an_output_bias_is_added_to_the_logits_and_starts_at_zero() -> None:
     assert model.count_parameters() == {**plain.count_parameters(), "output": W}
 
 
-def test_the_loss_includes_the_output_bias() -> None:
-    model, (src, lengths), tgt = make(output_bias=True), with_lengths(sentences(5, 5)), sentences(6, 6, seed=1)
-    counts = torch.tensor([6, 6]).numpy()
-    batch = make_batch(src.flatten().numpy(), lengths.numpy(), tgt.flatten().numpy(), counts)
-    expected = smoothed_loss(model(src, lengths, batch.tgt_in).flatten(0, 1), tgt.flatten(), 0.1)
-    loss, _ = batch_loss(model, batch, 0.1)
-    assert_close(loss.double(), expected, rtol=1e-5, atol=0)
-    parameters = list(model.parameters())
-    found, exact = (torch.autograd.grad(each, parameters) for each in (loss, expected))
-    for one, other in zip(found, exact, strict=True):
-        assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
 def test_dropout_acts_on_the_sum_of_embedding_and_position() -> None:
     model = make(dropout=0.5)
     seen: list[Tensor] = []
@@ -177,14 +162,6 @@ def test_embeddings_are_shared_as_configured(share: str, matrices: int) -> None:
     assert sum(tuple(p.shape) == (W, D) for p in model.parameters()) == matrices
     assert (model.output_matrix is model.target_embedding.weight) == (share != "none")
     assert len(dict(model.named_parameters())) == len(list(model.parameters()))
-
-
-def test_vocabularies_of_different_sizes_share_only_the_target_matrices() -> None:
-    model = make(source_size=W, target_size=9)
-    assert model.config.share_embeddings == "decoder"
-    assert model(*with_lengths(sentences(4)), torch.tensor([[BOS, 5]])).shape == (1, 2, 9)
-    with pytest.raises(UserError, match=r"--share-embeddings all needs one vocabulary.*--joined-vocab"):
-        make(source_size=W, target_size=9, share_embeddings="all")
 
 
 def test_separate_vocabularies_never_share_embeddings_even_with_equal_sizes() -> None:
@@ -228,11 +205,6 @@ def test_parameters_are_initialized_as_documented() -> None:
             is_glorot(parameter)
 
 
-def test_the_same_seed_draws_the_same_model() -> None:
-    first, second = (make().state_dict() for _ in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -250,11 +222,6 @@ def test_the_same_seed_draws_the_same_model() -> None:
 def test_invalid_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make(**changes)
-
-
-def test_unusual_sizes_are_accepted_if_the_options_allow_them() -> None:
-    assert make(d_model=15, positions="learned")(*with_lengths(sentences(4)), sentences(3)).shape == (1, 3, W)
-    assert make(d_model=14, d_k=3, d_v=5)(*with_lengths(sentences(4)), sentences(3)).shape == (1, 3, W)
 
 
 def test_a_sequence_beyond_the_learned_positions_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,8 +16,6 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.inference.backends import torch_backend
-from nmtkit.inference.static_transformer import GraphTransformer, StaticTransformer
-from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.embedding import look_up
 from nmtkit.model.kernels import loss_kernel_on
@@ -141,12 +138,9 @@ def test_a_resumed_run_ends_with_the_bits_of_a_straight_run(
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if "top" not in way])  # a GPU draws other random numbers
-@pytest.mark.parametrize("backend", [TorchTransformer, StaticTransformer, GraphTransformer])
-def test_a_search_finds_the_outputs_of_a_cpu(
-    backend: Callable[[Any], Any], way: str, make_checkpoint: Callable[..., Checkpoint]
-) -> None:
+def test_a_search_finds_the_outputs_of_a_cpu(way: str, make_checkpoint: Callable[..., Checkpoint]) -> None:
     config = SearchConfig(max_len_a=1, max_len_b=6, **WAYS[way])  # type: ignore[arg-type]
     model = make_checkpoint(norm="pre").build_model()
     expected = search(torch_backend(model), *on(torch.device("cpu")), config, banned=((11, 12), (13,)))
-    found = search(backend(model.to(GPU)), *on(GPU), config, banned=((11, 12), (13,)))
+    found = search(torch_backend(model.to(GPU)), *on(GPU), config, banned=((11, 12), (13,)))
     assert close(found, expected)

@@ -14,9 +14,8 @@ from torch.testing import assert_close
 from training_runs import assert_near, metrics
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.decoding.alignment import all_heads, with_attention
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.forced import score
+from nmtkit.decoding.forced import all_heads, score, with_attention
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import search
 from nmtkit.inference.backends import torch_backend
