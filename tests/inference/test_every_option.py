@@ -79,7 +79,7 @@ def batch(checkpoint: Checkpoint) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def by_the_model(checkpoint: Checkpoint) -> Tensor:
     """The log-probability of each target token by one pass of the model, 0 beyond a target's end."""
     model, (src, lengths, tgt, _) = checkpoint.build_model().eval(), batch(checkpoint)
-    log_probs = model(src, lengths, shift_right(tgt)).log_softmax(-1).gather(2, tgt.unsqueeze(2)).squeeze(2)
+    log_probs: Tensor = model(src, lengths, shift_right(tgt)).log_softmax(-1).gather(2, tgt.unsqueeze(2)).squeeze(2)
     return log_probs.masked_fill(tgt == PAD, 0.0)
 
 
@@ -175,7 +175,7 @@ def test_a_new_option_or_a_new_choice_falls_back_to_torch_and_is_refused_in_int8
     kind: type[TransformerConfig], named: str, make_checkpoint: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, size = make_checkpoint(), len(make_checkpoint().source.vocab)
-    model = Transformer(kind(**{field.name: 1 for field in fields(kind) if "layers" in field.name}), size, size)
+    model = Transformer(kind(encoder_layers=1, decoder_layers=1, d_model=16, heads=2), size, size)
     monkeypatch.setattr(Checkpoint, "build_model", lambda checkpoint, weights="auto": model)
     assert not NativeTransformer.implements(model)
     assert isinstance(load_model(made, "cpu", "fp32"), TorchTransformer)
