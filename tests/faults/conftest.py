@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import fault_runner
 import pytest
@@ -49,7 +50,12 @@ def faulty(runner: "subprocess.Popen[str]", tmp_path: Path) -> Faulty:
     ) -> Result:
         assert runner.stdin
         assert runner.stdout
-        fault = {"command": command, "arguments": [*map(str, arguments)], "input": input, "cwd": str(cwd)}
+        fault: dict[str, Any] = {
+            "command": command,
+            "arguments": [*map(str, arguments)],
+            "input": input,
+            "cwd": str(cwd),
+        }
         fault |= {"umask": umask, "limit": limit, "user": user, "kill_at": kill_at, "folder": str(folder)}
         print(json.dumps(fault), file=runner.stdin, flush=True)
         return Result(*json.loads(runner.stdout.readline()))
