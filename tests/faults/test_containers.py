@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a p
 @pytest.fixture
 def volume() -> Iterator[Path]:
     """A folder of the user of the container, which pytest's own folders are closed to."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder = Path(tempfile.mkdtemp())
     os.chown(folder, USER, USER)
     yield folder
     shutil.rmtree(folder)

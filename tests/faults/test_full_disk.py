@@ -31,7 +31,7 @@ def test_a_limit_on_the_size_of_files_is_reported_in_one_line_and_loses_nothing(
 ) -> None:
     words, result = command_lines[command], tmp_path / "result"
     assert faulty(command, *words, input=TEXT).code == 0
-    more: list[object] = ["--max-updates", 9, "--max-save-failures", 1] if command == "nmt-train" else []
+    more: list[object] = ["--max-updates", 9] if command == "nmt-train" else []
     check(command, [*words, *more], faulty, result, limit=30_000 if more else 300)  # of the log, too
     again = faulty(command, *words, *more, input=TEXT)
     assert again.code == 0, again.output

@@ -57,12 +57,11 @@ def test_the_pickle_inside_a_checkpoint_is_never_read(tiny_checkpoint: Path, tmp
 
 def test_members_of_a_checkpoint_are_not_extracted(tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
-    outside = {"../outside": b"x", "/tmp/outside-of-a-checkpoint": b"x"}
+    outside = {"../outside": b"x", f"{tmp_path}/absolute": b"x"}
     content = archive_of(members_of(tiny_checkpoint.read_bytes()) | outside)
     (tmp_path / "inner/a.pt").write_bytes(content)
     load_checkpoint(tmp_path / "inner/a.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["inner"]
-    assert not Path("/tmp/outside-of-a-checkpoint").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def left(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "step"), [("nmt-preprocess", 4), ("nmt-average", 1), ("nmt-export", 1), ("nmt-generate", 1)]
+    ("command", "step"), [("nmt-preprocess", 8), ("nmt-average", 1), ("nmt-export", 1), ("nmt-generate", 1)]
 )
 def test_a_killed_command_leaves_the_earlier_result_or_the_new_one(
     command: str, step: int, command_lines: dict[str, list[object]], faulty: Faulty, tmp_path: Path
@@ -98,9 +98,9 @@ def test_a_training_run_killed_again_and_again_ends_like_an_uninterrupted_one(
     words = (datasets["joined"], *TINY, *DROPOUT, *often, "--save-dir")
     run, straight = tmp_path / "run", tmp_path / "straight"
     assert faulty("nmt-train", *words, straight).code == 0
-    instants = [*range(1, 12), *range(12, 60, 4)]  # each operation of a save, and later ones
+    instants = [*range(1, 12, 2), *range(12, 60, 6)]  # each operation of a save, and later ones
     killed = [faulty("nmt-train", *words, run, kill_at=instant).code for instant in instants]
-    assert killed.count(-signal.SIGKILL) > 12
+    assert killed.count(-signal.SIGKILL) > 9
     assert {*killed} <= {0, -signal.SIGKILL}
     assert faulty("nmt-train", *words, run).code == 0
     assert_same_end(run, straight)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import fault_runner
 import pytest
@@ -49,7 +50,7 @@ def faulty(runner: "subprocess.Popen[str]", tmp_path: Path) -> Faulty:
     ) -> Result:
         assert runner.stdin
         assert runner.stdout
-        fault: dict[str, object] = {
+        fault: dict[str, Any] = {
             "command": command,
             "arguments": [*map(str, arguments)],
             "input": input,
