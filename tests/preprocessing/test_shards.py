@@ -245,8 +245,6 @@ def test_a_resumed_run_removes_everything_written_after_the_last_save(
     assert made == contents(make(prefix, "straight", "300").folder)
 
 
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_command_resumes_after_a_signal(prefix: str, number: signal.Signals) -> None:
     for name in ("one.en", "one.de"):
