@@ -122,8 +122,6 @@ def test_a_run_resumed_from_an_older_checkpoint_has_each_update_once_and_in_orde
     assert all(list(values) == [2, 4, 6] for tag, values in shown.items() if tag.startswith(("sentences/", "valid/")))
 
 
-
-
 def test_a_resumed_run_drops_malformed_lines_of_metrics(tmp_path: Path) -> None:
     good = b'{"event": "train", "update": 1}\n'
     path = tmp_path / "metrics.jsonl"
