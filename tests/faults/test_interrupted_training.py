@@ -347,17 +347,18 @@ def test_a_beam_too_large_for_the_memory_is_refused_before_the_first_update(
 def test_metrics_have_no_gap_after_a_temporarily_full_disk(
     train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_or_fail(path: Path, mode: str, **settings: Any) -> Any:
-        if mode == "r+b" and 3 <= len(path.read_bytes().splitlines()) < 5:
-            with path.open("ab") as file:
+    def open_or_fail(path: Path, mode: str = "r", **settings: Any) -> Any:
+        if path.name == "metrics.jsonl" and mode == "r+b" and 3 <= len(path.read_bytes().splitlines()) < 5:
+            with original(path, "ab") as file:
                 file.write(b'{"event": "tra')  # as much as there was room for
             calls.append(mode)
             if len(calls) < 4:
                 raise OSError(28, os.strerror(28))
-        return open(path, mode, **settings)  # noqa: PTH123 (it takes an opener)
+        return original(path, mode, **settings)
 
     calls: list[str] = []
-    monkeypatch.setattr("nmtkit.training.metrics.open", open_or_fail, raising=False)
+    original = Path.open
+    monkeypatch.setattr(Path, "open", open_or_fail)
     result = train("--max-updates", 12)
     assert result.returncode == 0
     assert result.stderr.decode().count("kept for the next attempt") == 3
