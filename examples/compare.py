@@ -81,4 +81,4 @@ def compare(models: dict[str, list[float]]) -> str:
 
 if __name__ == "__main__":
     named = (argument.partition("=") for argument in sys.argv[1:])
-    print(compare({name: [read_bleu(Path(folder)) for folder in folders.split()] for name, _, folders in named}), "\n")
+    print(compare({name: [read_bleu(Path(folder)) for folder in folders.split()] for name, _, folders in named}) + "\n")

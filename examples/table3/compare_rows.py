@@ -42,7 +42,8 @@ def read(paths: Iterable[Path]) -> Results:
             lines += csv.DictReader(file)
     for name in ("updates", "settings"):
         if len(values := {line[name] for line in lines}) > 1:
-            sys.exit(f"the rows differ in their {name} ({', '.join(sorted(values))}): train them alike")
+            remedy = "use at least the largest UPDATES" if name == "updates" else "train them alike"
+            sys.exit(f"the rows differ in their {name} ({', '.join(sorted(values))}): {remedy}")
     if len({(line["row"], line["seed"]) for line in lines}) < len(lines):
         sys.exit("a row has several results of one seed: give each once")
     found = {row: [line for line in lines if line["row"] == row] for row in ROWS}

@@ -136,16 +136,12 @@ def test_any_tokens_are_restored_to_a_well_formed_tree_over_exactly_the_words(
     [
         ("(S (NP DT NN )NP (VP VBZ )VP )S", "(S (NP (DT a) (NN b)) (VP (VBZ c)))"),
         ("(S (NP DT NN )NP (VP VBZ", "(S (NP (DT a) (NN b)) (VP (VBZ c)))"),
-        ("(S (NP DT NN (VP VBZ )VP )S", "(S (NP (DT a) (NN b) (VP (VBZ c))))"),
         ("(S (NP DT NN )PP (VP VBZ )VP )S", "(S (NP (DT a) (NN b)) (VP (VBZ c)))"),
         ("(S (NP DT NN )S VBZ", "(S (NP (DT a) (NN b))) (VBZ c)"),
         (")VP )S DT NN )S VBZ", "(DT a) (NN b) (VBZ c)"),
         ("(S (NP DT )NP )S", "(S (NP (DT a)) (XX b) (XX c))"),
-        ("(S (NP DT )NP )S NN", "(S (NP (DT a))) (NN b) (XX c)"),
         ("(S DT (NP NN VBZ JJ )NP (PP IN )PP )S", "(S (DT a) (NP (NN b) (VBZ c)))"),
         ("(S (NP )NP DT NN VBZ )S", "(S (DT a) (NN b) (VBZ c))"),
-        ("( DT NN ) VBZ", "(X (DT a) (NN b)) (VBZ c)"),
-        ("(N(P DT N)N VBZ", "(NP (DT a) (NN b) (VBZ c))"),
         ("-NONE- (NP-SBJ NN VBZ )NP-SBJ", "(XX a) (NP (NN b) (VBZ c))"),
         ("", "(XX a) (XX b) (XX c)"),
     ],
@@ -196,14 +192,6 @@ def test_words_and_tags_are_aligned_with_the_fewest_edits(found: list[str], tags
     assert edits == misfits + len(found) + len(tags) - 2 * len(together) == fewest_edits(found, tags)
 
 
-def test_trees_of_depth_5000_are_supported() -> None:
-    tokens = [*["(NP"] * 5000, "NN", *[")NP"] * 5000]
-    deep = restore(tokens, ["rain"])
-    assert linearize(deep) == tokens
-    assert tree(str(deep)) == deep
-    assert agreement(deep, deep).matched == 5000
-
-
 def test_the_number_of_repaired_outputs_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lexicon").write_text("it PRP\nunknown-s NNS VBZ\n")
     (tmp_path / "text").write_text("it rains\nit rains\n")
@@ -245,13 +233,6 @@ def test_a_treebank_that_is_repeated_to_weigh_more_is_counted_once(tmp_path: Pat
     extra.write_text(treebank.read_text() + "(S (NN hail))\n" + treebank.read_text())
     words = [leaf.word for tree in counted_trees([treebank, extra]) for leaf in tree.leaves]
     assert words == ["rain", "snow", "snow", "hail"]
-
-
-@pytest.mark.parametrize("line", ["", "dog"])
-def test_a_line_of_a_lexicon_without_tags_is_refused(line: str, tmp_path: Path) -> None:
-    (tmp_path / "lexicon").write_text(f"rain NN\n{line}\n")
-    with pytest.raises(UserError, match=r"lexicon, line 2: not a word and its tags$"):
-        read_lexicon(tmp_path / "lexicon")
 
 
 def test_repaired_trees_are_distinguished_from_unchanged_ones() -> None:
