@@ -272,7 +272,7 @@ def test_a_folder_with_only_damaged_checkpoints_is_refused(train: Train, tmp_pat
     train(tmp_path, "--max-updates", 2, "--save-every", 1)
     for update in (1, 2):
         damage(tmp_path / f"checkpoint_{update}.pt")
-    refused(train(tmp_path, code=2), f"--save-dir {tmp_path}", "2 checkpoints", "move them away")
+    refused(train(tmp_path, code=2), f"--save-dir {tmp_path}", "move them away")
 
 
 def test_changing_the_metric_restarts_the_ranking_of_checkpoints(train: Train, tmp_path: Path) -> None:

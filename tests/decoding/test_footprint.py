@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from allocations import peak_memory
 from commands import Run, Train
 
 from nmtkit.checkpoint import Checkpoint
@@ -21,9 +22,6 @@ from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS
-from nmtkit.training.capacity import _peak_memory
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +46,7 @@ CASES: dict[str, tuple[SearchConfig, list[Constraints]]] = {
 }
 
 
-@pytest.mark.parametrize("members", [1, 2])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "members"), [*((name, 1) for name in CASES), ("n best", 2)])
 def test_the_estimate_is_above_the_memory_allocated_by_torch_but_below_6_times_that(name: str, members: int) -> None:
     config, constraints = CASES[name]
     size = TransformerConfig(encoder_layers=1, decoder_layers=2, d_model=32, d_ff=32, heads=2)
@@ -61,7 +58,7 @@ def test_the_estimate_is_above_the_memory_allocated_by_torch_but_below_6_times_t
     def work() -> None:
         search.search(model, src, torch.tensor([10]), config, constraints=constraints)
 
-    peak = _peak_memory(CPU, work)
+    peak = peak_memory(work)
     assert peak < search_bytes(model, config, 10, constraints) < 6 * peak
 
 
