@@ -16,7 +16,7 @@ from module_pages import rooms
 from patience import PATIENCE
 from repository import ROOT
 
-from nmtkit.cli.moved_options import moved
+from nmtkit.cli.other_toolkits import moved
 from nmtkit.cli.start import COMMANDS, load_command, module_of
 
 TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}

@@ -538,11 +538,11 @@ def test_options_that_were_removed_name_their_successor_and_may_stay_in_the_opti
     train: Train, tmp_path: Path
 ) -> None:
     refused(train(tmp_path / "run", "--reset-optimizer", code=2), "--init-from")
-    refused(train(tmp_path / "run", "--activation", "gelu", code=2), "--config")
-    options = {"model": {"activation": "gelu"}, "checkpoints": {"max_save_failures": 3}}
+    refused(train(tmp_path / "run", "--output-bias", code=2), "--config")
+    options = {"model": {"output_bias": True}, "checkpoints": {"max_save_failures": 3}}
     (tmp_path / "options.json").write_text(json.dumps(options))
     train(tmp_path / "run", "--config", tmp_path / "options.json", "--max-updates", 1)
-    assert json.loads((tmp_path / "run/options.json").read_text())["model"]["activation"] == "gelu"
+    assert json.loads((tmp_path / "run/options.json").read_text())["model"]["output_bias"] is True
 
 
 def test_the_options_file_of_a_run_is_a_valid_config_file(
