@@ -104,24 +104,14 @@ def output_option(metavar: str, help: str) -> Callable[[F], F]:
     )
 
 
-def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -> Callable[[F], F]:
+def options(
+    *adjust: Callable[[dict[str, Any]], None], without: Collection[str] = (), **groups: type[Config]
+) -> Callable[[F], F]:
     """Give a command the flags of each config class, and pass it one object per class, by keyword.
 
-    Each function of `adjust` may change the dict of all option values before the objects are made.
+    Each function of `adjust` may change the dict of all option values before the objects are made. The fields named in
+    `without` get no flag and keep their defaults.
     """
-    return _options(adjust, groups, without=())
-
-
-def options_without(
-    names: Collection[str], /, *adjust: Callable[[dict[str, Any]], None], **groups: type[Config]
-) -> Callable[[F], F]:
-    """Like `options`; the fields with these names get no flag and keep their defaults."""
-    return _options(adjust, groups, names)
-
-
-def _options(
-    adjust: Sequence[Callable[[dict[str, Any]], None]], groups: dict[str, type[Config]], without: Collection[str]
-) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         @functools.wraps(function)

@@ -226,8 +226,3 @@ def test_a_download_of_different_content_is_refused_and_not_kept(damage: bytes, 
     done = fetch(tmp_path / "server", tmp_path / "file", b"of one size, and the same.")
     assert (done.returncode, "is damaged" in done.stderr) == (1, True)
     assert {path.name for path in tmp_path.iterdir()} == {"server"}
-
-
-def test_a_download_that_fails_is_reported(tmp_path: Path) -> None:
-    done = fetch(tmp_path / "missing", tmp_path / "file", b"content")
-    assert (done.returncode, "the download failed" in done.stderr) == (1, True)
