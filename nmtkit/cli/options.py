@@ -23,28 +23,30 @@ from nmtkit.errors import UserError
 from nmtkit.wording import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
-_EMPTY = "the {} is empty: is a shell variable unset?"
 
 
-class Text(click.types.StringParamType):
-    """Any text but the empty one, which a shell gives for a variable that is not set."""
+class _NotEmpty(click.ParamType):
+    """Refuses the empty text, which a shell gives for a variable that is not set."""
+
+    noun = "value"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
-            self.fail(_EMPTY.format("value"), parameter, context)
+            self.fail(f"the {self.noun} is empty: is a shell variable unset?", parameter, context)
         return super().convert(value, parameter, context)
 
 
-class PathName(click.Path):
-    """The name of a file or folder, which need not exist. Refuses an empty name, Python's current folder."""
+class Text(_NotEmpty, click.types.StringParamType):
+    """Any text but the empty one."""
+
+
+class PathName(_NotEmpty, click.Path):
+    """The name of a file or folder, which need not exist. An empty one would be Python's current folder."""
+
+    noun = "name"
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        if value == "":
-            self.fail(_EMPTY.format("name"), parameter, context)
-        return super().convert(value, parameter, context)
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argument since 8.4 only
@@ -54,10 +56,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argum
     """
 
     def __init__(
-        self,
-        choices: Sequence[str],
-        removed: Mapping[str, str] | None = None,
-        others: Mapping[str, str] | None = None,
+        self, choices: Sequence[str], removed: Mapping[str, str] | None = None, others: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(choices)
         self._removed, self._others = dict(removed or {}), dict(others or {})
@@ -104,14 +103,18 @@ def output_option(metavar: str, help: str) -> Callable[[F], F]:
     )
 
 
-def options(
-    *adjust: Callable[[dict[str, Any]], None], without: Collection[str] = (), **groups: type[Config]
-) -> Callable[[F], F]:
+def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -> Callable[[F], F]:
     """Give a command the flags of each config class, and pass it one object per class, by keyword.
 
-    Each function of `adjust` may change the dict of all option values before the objects are made. The fields named in
-    `without` get no flag and keep their defaults.
+    Each function of `adjust` may change the dict of all option values before the objects are made.
     """
+    return options_without((), *adjust, **groups)
+
+
+def options_without(
+    without: Collection[str], /, *adjust: Callable[[dict[str, Any]], None], **groups: type[Config]
+) -> Callable[[F], F]:
+    """Like `options`; the fields with the names in `without` get no flag and keep their defaults."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import options
+from nmtkit.cli.options import options_without
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.errors import UserError
@@ -17,11 +17,8 @@ ABOUT_ONE_TEXT = ("prefix", "constraints", "score", "buffer")
 
 @command("nmt-serve")
 @checkpoint_option
-@options(
-    refuse_idle_search_options,
-    without=(*SET_BY_REQUESTS, *ABOUT_ONE_TEXT),
-    **ServingOptions.groups(),
-    log=LogConfig,
+@options_without(
+    (*SET_BY_REQUESTS, *ABOUT_ONE_TEXT), refuse_idle_search_options, **ServingOptions.groups(), log=LogConfig
 )
 def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """Translate over HTTP until Ctrl-C or SIGTERM.

@@ -118,8 +118,7 @@ def test_preprocessing_ignores_options_of_the_file_that_the_command_line_exclude
 
 
 @pytest.mark.parametrize(
-    ("in_file", "given", "updates"),
-    [({"last": 2}, ("--best", 1), [1]), ({"best": 1}, ("--last", 2), [2, 3])],
+    ("in_file", "given", "updates"), [({"last": 2}, ("--best", 1), [1]), ({"best": 1}, ("--last", 2), [2, 3])]
 )
 def test_averaging_ignores_the_choice_of_the_file_beside_one_of_the_command_line(
     in_file: dict[str, Any],

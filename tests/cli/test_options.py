@@ -19,7 +19,7 @@ from repository import in_shell
 
 import nmtkit
 from nmtkit.cli.command import Terminated, command
-from nmtkit.cli.options import Choice, given, options, refuse_idle
+from nmtkit.cli.options import Choice, given, options, options_without, refuse_idle
 from nmtkit.config import Config, option
 from nmtkit.errors import RunError, UserError
 
@@ -122,7 +122,7 @@ def test_the_error_for_a_removed_choice_names_its_replacement(capsys: pytest.Cap
 
 def test_a_command_can_omit_the_flags_of_some_fields(capsys: pytest.CaptureFixture[str]) -> None:
     @command("stew")
-    @options(without=("salt", "bread"), soup=SoupConfig)
+    @options_without(("salt", "bread"), soup=SoupConfig)
     def stew(soup: SoupConfig) -> None:
         print(soup.to_dict())
 

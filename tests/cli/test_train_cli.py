@@ -240,10 +240,7 @@ def test_changing_the_validation_split_warns_and_restarts_the_ranking_of_checkpo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ["--max-tokens", 5],
-            ["--max-tokens 5", "in split 'train'", "train, lines 1, ", "give at least"],
-        ),
+        (["--max-tokens", 5], ["--max-tokens 5", "in split 'train'", "train, lines 1, ", "give at least"]),
         (["--arch", "transformer_huge"], ["transformer_huge", "transformer_base"]),
         (["--d-model", 15, "--heads", 1], ["--d-model 15", "even"]),
         (["--d-ff", 10**19], ["--d-ff", "the maximum is 1000000"]),
@@ -404,11 +401,7 @@ def test_an_option_without_effect_is_refused(train: Train, tmp_path: Path, idle:
     [
         ({"mix_temperature": 2}, ("--mix", "4,1"), {"mix": "4,1", "mix_temperature": None}),
         ({"valid_bleu": True, "valid_beam": 2}, ("--no-valid-bleu",), {"valid_bleu": False, "valid_beam": 1}),
-        (
-            {"lr_schedule": "constant", "lr": 0.1},
-            ("--lr-schedule", "paper"),
-            {"lr_schedule": "paper", "lr": 5e-4},
-        ),
+        ({"lr_schedule": "constant", "lr": 0.1}, ("--lr-schedule", "paper"), {"lr_schedule": "paper", "lr": 5e-4}),
         (
             {"validate_epochs": 5, "save_epochs": 3},
             ("--max-epochs", 2),

@@ -6,16 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from make_corpus import (
-    LONGEST,
-    SIZES,
-    Noun,
-    Sentence,
-    SentenceGenerator,
-    english,
-    make,
-    ravic,
-)
+from make_corpus import LONGEST, SIZES, Noun, Sentence, SentenceGenerator, english, make, ravic
 from patience import PATIENCE
 from repository import ROOT
 

@@ -49,8 +49,7 @@ def test_traces_are_removed_with_constituents_that_have_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "bare"),
-    [("NP-SBJ-1", "NP"), ("NP=2", "NP"), ("NP-SBJ=1-3", "NP"), ("ADVP|PRT", "ADVP")],
+    ("label", "bare"), [("NP-SBJ-1", "NP"), ("NP=2", "NP"), ("NP-SBJ=1-3", "NP"), ("ADVP|PRT", "ADVP")]
 )
 def test_functional_tags_and_indices_are_removed(label: str, bare: str) -> None:
     assert linearize(tree(f"( ({label} (-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-)))")) == [
@@ -327,9 +326,7 @@ COUNTED_BY_PYEVALB = {
 
 
 @pytest.mark.parametrize("case", COUNTED_BY_PYEVALB.values(), ids=list(COUNTED_BY_PYEVALB))
-def test_brackets_and_tags_are_counted_as_by_pyevalb(
-    case: tuple[str, str, int, int, int, int, int],
-) -> None:
+def test_brackets_and_tags_are_counted_as_by_pyevalb(case: tuple[str, str, int, int, int, int, int]) -> None:
     gold, found, *expected = case
     counted = agreement(tree(gold), tree(found))
     assert [counted.matched, counted.gold, counted.predicted, counted.tags, counted.words] == expected

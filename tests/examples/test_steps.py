@@ -191,10 +191,7 @@ def test_the_list_runs_nothing_and_needs_no_text(run: Run, folder: Path) -> None
 
 @pytest.mark.parametrize(
     ("argument", "said"),
-    [
-        ("RATES=1", "no variable RATES: use WORK, TEXT_DIR, "),
-        ("RATE=fast", "RATE=fast: give a whole number"),
-    ],
+    [("RATES=1", "no variable RATES: use WORK, TEXT_DIR, "), ("RATE=fast", "RATE=fast: give a whole number")],
 )
 def test_an_argument_that_is_no_value_of_a_variable_is_refused(argument: str, said: str, run: Run) -> None:
     assert said in run(argument, code=2).stderr
