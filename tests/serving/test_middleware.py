@@ -99,6 +99,13 @@ def test_without_cors_origin_a_preflight_request_is_refused(tokenizer: Tokenizer
     assert preflight(tokenizer, ALLOWED, ()).status == 405
 
 
+def test_an_allowed_origin_does_not_open_other_hosts(tokenizer: Tokenizer) -> None:
+    with echo_service(tokenizer, ServeConfig(cors_origin=("*",))) as (service, _):
+        headers = [*JSON, (b"host", b"pages.example"), (b"origin", ALLOWED.encode())]
+        answer = asyncio.run(send_request(service.app(is_loopback=True), [whole(text="a")], headers=headers))
+    assert answer.status == 421
+
+
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log as nmt-serve does with --log-format json, and restore the logger afterwards."""

@@ -259,6 +259,19 @@ def test_a_search_of_abandoned_jobs_stops_after_the_current_batch_if_possible(ca
     batcher.close()
 
 
+def test_a_search_continues_for_jobs_that_are_not_abandoned(batcher: DynamicBatcher, search: Reverse) -> None:
+    batches = Batches()
+    batcher._translate = batches
+    gone, kept = (batcher.submit([word], SearchConfig()) for word in ("gone", "kept"))
+    search.may_go.set()
+    assert batches.waits.acquire(timeout=PATIENCE)
+    batcher.abandon(gone)
+    batches.may_go.release(2)
+    assert texts(kept) == ["kept"]
+    assert batches.ended == ["gone", "kept"]
+    assert not gone.result.done()
+
+
 def test_results_contain_no_attention_matrices_and_finished_jobs_are_freed(
     batcher: DynamicBatcher, search: Reverse
 ) -> None:
