@@ -23,30 +23,28 @@ from nmtkit.errors import UserError
 from nmtkit.wording import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
+_EMPTY = "the {} is empty: is a shell variable unset?"
 
 
-class _NotEmpty(click.ParamType):
-    """Refuses the empty text, which a shell gives for a variable that is not set."""
-
-    noun = "value"
+class Text(click.types.StringParamType):
+    """Any text but the empty one, which a shell gives for a variable that is not set."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
-            self.fail(f"the {self.noun} is empty: is a shell variable unset?", parameter, context)
+            self.fail(_EMPTY.format("value"), parameter, context)
         return super().convert(value, parameter, context)
 
 
-class Text(_NotEmpty, click.types.StringParamType):
-    """Any text but the empty one."""
-
-
-class PathName(_NotEmpty, click.Path):
-    """The name of a file or folder, which need not exist. An empty one would be Python's current folder."""
-
-    noun = "name"
+class PathName(click.Path):
+    """The name of a file or folder, which need not exist. Refuses an empty name, Python's current folder."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            self.fail(_EMPTY.format("name"), parameter, context)
+        return super().convert(value, parameter, context)
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argument since 8.4 only
