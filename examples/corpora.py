@@ -43,11 +43,7 @@ class Corpus(NamedTuple):
         return f"--validpref {text}/{self.valid} --testpref {text}/{self.test}"
 
 
-MULTI30K = Corpus(
-    *("en", "de", "train", "val", "test_2016_flickr"),
-    "set MULTI30K_DIR to a folder with the text",
-    "--character-coverage 1",
-)
+MULTI30K = Corpus("en", "de", "train", "val", "test_2016_flickr", "set MULTI30K_DIR", "--character-coverage 1")
 TANAKA = Corpus(
     *("en", "ja", "train", "dev", "test"),
     "set TANAKA_DIR to the folder of the corpus, see examples/tanaka/README.md",

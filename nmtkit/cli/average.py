@@ -25,10 +25,7 @@ class AverageConfig(Config):
     heading: ClassVar[str] = "Which checkpoints"
 
     last: int | None = option(
-        None,
-        min=1,
-        metavar="N",
-        help="Average the newest N checkpoints of a folder that --keep-last counts.",
+        None, min=1, metavar="N", help="Average the newest N checkpoints of a folder that --keep-last counts."
     )
     best: int | None = option(
         None,

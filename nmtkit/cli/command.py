@@ -19,9 +19,8 @@ from click.shell_completion import shell_complete, split_arg_string
 
 from nmtkit.cli.config_file import read_config_file
 from nmtkit.cli.help_panels import help_in_panels
-from nmtkit.cli.moved_options import moved
 from nmtkit.cli.options import PathName
-from nmtkit.cli.other_toolkits import answer
+from nmtkit.cli.other_toolkits import answer, moved
 from nmtkit.config import flag
 from nmtkit.console.log import LostReader, escape_python_messages, write_error, write_traceback
 from nmtkit.console.terminal import is_styled, width
@@ -189,23 +188,20 @@ class Command(click.Command):
     def _usage_message(self, error: click.UsageError, arguments: Sequence[str]) -> str:
         """The error message for a wrong command line, with a pointer to the help."""
         flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
-        for option in map(_long_option, arguments):
-            if option is None:
-                continue
+        for option in filter(None, map(_long_option, arguments)):
             if flag(option) in flags:
                 return f"No such option -{option}: write {flag(option)}, with two dashes ({self._hint(error)})"
-            if instead := answer(str(self.name), flag(option)):
-                return self._no_such_option(f"-{option}", instead, error)
-        if not isinstance(error, click.NoSuchOption):
-            return f"{' '.join(error.format_message().split())} ({self._hint(error)})"
-        if instead := moved(str(self.name), error.option_name):
-            return instead
-        if instead := answer(str(self.name), error.option_name):
-            return self._no_such_option(error.option_name, instead, error)
-        near = did_you_mean(error.option_name, flags)  # click's own suggestions are often unrelated
-        return f"No such option {error.option_name}.{near} ({self._hint(error)})"
+            if answer(str(self.name), flag(option)):
+                return self._no_such_option(f"-{option}", flags, error)
+        if isinstance(error, click.NoSuchOption):
+            return moved(str(self.name), error.option_name) or self._no_such_option(error.option_name, flags, error)
+        return f"{' '.join(error.format_message().split())} ({self._hint(error)})"
 
-    def _no_such_option(self, name: str, instead: str, error: click.UsageError) -> str:
+    def _no_such_option(self, name: str, flags: Sequence[str], error: click.UsageError) -> str:
+        instead = answer(str(self.name), flag(name.lstrip("-")))
+        if instead is None:
+            near = did_you_mean(name, flags)  # click's own suggestions are often unrelated
+            return f"No such option {name}.{near} ({self._hint(error)})"
         verb = "; it is" if instead.startswith("not") else ":"
         return f"No such option {name}{verb} {instead} ({self._hint(error)})"
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.moved_options import moved
-from nmtkit.cli.other_toolkits import answer
+from nmtkit.cli.other_toolkits import answer, moved
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.storage.files import parse_json

@@ -54,10 +54,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argum
     """
 
     def __init__(
-        self,
-        choices: Sequence[str],
-        removed: Mapping[str, str] | None = None,
-        others: Mapping[str, str] | None = None,
+        self, choices: Sequence[str], removed: Mapping[str, str] | None = None, others: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(choices)
         self._removed, self._others = dict(removed or {}), dict(others or {})
@@ -109,19 +106,13 @@ def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -
 
     Each function of `adjust` may change the dict of all option values before the objects are made.
     """
-    return _options(adjust, groups, without=())
+    return options_without((), *adjust, **groups)
 
 
 def options_without(
-    names: Collection[str], /, *adjust: Callable[[dict[str, Any]], None], **groups: type[Config]
+    without: Collection[str], /, *adjust: Callable[[dict[str, Any]], None], **groups: type[Config]
 ) -> Callable[[F], F]:
-    """Like `options`; the fields with these names get no flag and keep their defaults."""
-    return _options(adjust, groups, names)
-
-
-def _options(
-    adjust: Sequence[Callable[[dict[str, Any]], None]], groups: dict[str, type[Config]], without: Collection[str]
-) -> Callable[[F], F]:
+    """Like `options`; the fields with the names in `without` get no flag and keep their defaults."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Options of other toolkits and their equivalents in nmtkit: for messages, and for the tables in docs/.
+"""Options of other toolkits and of earlier releases, and their equivalents: for messages, and for the tables in docs/.
 
 `OPTIONS` and `ARCHITECTURES` are the only places of these facts. An answer begins with "use", "not needed" or
 "not supported" and quotes options as in Markdown. docs/from-fairseq.md and docs/from-other-toolkits.md show the result
@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--encoder-ffn-embed-dim --decoder-ffn-embed-dim": "use `--d-ff`",
             "--encoder-attention-heads --decoder-attention-heads": "use `--heads`",
             "--relu-dropout": "use `--activation-dropout`",
-            "--activation-fn": "use `activation` in a `--config` file",
+            "--activation-fn": "use `--activation`",
             "--share-all-embeddings": "use `--share-embeddings all`, the default for one vocabulary",
             "--share-decoder-input-output-embed": "use `--share-embeddings decoder`, the default for two vocabularies",
             "--encoder-normalize-before --decoder-normalize-before": "use `--norm pre`",
@@ -261,15 +261,58 @@ ARCHITECTURES = {
     "fconv_wmt_en_fr": "convs2s",
 }
 
+_IN_FILES = "was removed from the command line: set it in a --config file, as options.json of a run does"
+_TO_NEW_RUN = "was removed: start a new run with --init-from CHECKPOINT and another --save-dir"
+_TO_SERVE = "moved to nmt-serve: use nmt-serve --checkpoint … --port 8080"
+
+# command -> options that it no longer has, as above -> the rest of the message; an entry stays for one release
+_MOVED: dict[str, dict[str, str]] = {
+    "nmt-generate": {
+        "--serve": _TO_SERVE,
+        "--max-body --max-request-lines --max-request-chars --max-queue --max-requests --max-connections": _TO_SERVE,
+    },
+    "nmt-preprocess": {
+        "--no-dedup": "was removed: use --dedup none",
+        "--min-words --max-words --min-chars --max-chars": "was removed: use --max-length, or filter the text before",
+        "--max-char-ratio": "was removed: use --max-ratio",
+        "--max-word-length --max-repeats --max-url-share --min-alphanumeric": "was removed: filter the text before",
+        "--min-script": "was removed: a side needs half of its letters in --source-script or --target-script",
+    },
+    "nmt-train": {
+        "--output-bias --d-bottleneck --separate-output": _IN_FILES,
+        "--lora-alpha --lora-targets --lora-train": _IN_FILES,
+        "--reset-optimizer --reset-lr-schedule": _TO_NEW_RUN,
+        "--max-save-failures": "was removed: a run ends after 3 checkpoints in a row that cannot be written",
+        "--shard-optimizer": "was removed: use a GPU with more memory, or a smaller model",
+    },
+    "nmt-score": {
+        "--confidence-n --paired-bs-n --paired-ar-n": "was removed: the number is sacreBLEU's own default",
+        "--paired-ar": "was removed: use --paired-bs",
+    },
+    "nmt-serve": {
+        "--serve": "is the command itself: use --port 8080, and --host 0.0.0.0 for all interfaces",
+        "--nbest --alignment": "is a field of each request, not an option of the server",
+        "--max-body": "was removed: it follows from --max-request-chars",
+        "--max-request-lines": "was removed: use --max-queue",
+        "--max-requests --max-connections": "was removed: use --max-queue, and limit connections in the proxy",
+    },
+}
+
 
 def answer(command: str, option: str) -> str | None:
     """The equivalent of another toolkit's option in a command, without Markdown; None for an unknown option."""
-    spelling = option.replace("_", "-")
-    for rows in OPTIONS.get(command, {}).values():
-        for options, found in rows.items():
-            if spelling in options.split():
-                return found.replace("`", "")
-    return None
+    found = (_find(rows, option) for rows in OPTIONS.get(command, {}).values())
+    return next((text.replace("`", "") for text in found if text), None)
+
+
+def moved(command: str, option: str) -> str | None:
+    """One line about an option that a command no longer has; None for any other option."""
+    instead = _find(_MOVED.get(command, {}), option)
+    return instead and f"{option.replace('_', '-')} {instead}"
+
+
+def _find(rows: dict[str, str], option: str) -> str | None:
+    return next((text for options, text in rows.items() if option.replace("_", "-") in options.split()), None)
 
 
 def table(command: str, toolkits: str) -> str:

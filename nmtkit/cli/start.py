@@ -1,8 +1,6 @@
 """The commands, their modules, and their entry points."""
 
-import signal
 import sys
-import types
 from functools import partial
 from importlib import import_module
 from keyword import iskeyword
@@ -29,18 +27,12 @@ def load_command(name: str) -> "click.Command":
 
 def start(name: str) -> NoReturn:
     """Run the command nmt-`name` with the arguments of this process, and exit."""
-    if name == "train" and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-        signal.signal(signal.SIGUSR1, _ignore)  # there is nothing to save before the training begins
     try:
         command = load_command(name)
     except ImportError as error:
         sys.exit(f"nmt-{name}: cannot load a library: {first_line(error)}")
     command.main()
     raise AssertionError("a command exits")
-
-
-def _ignore(number: int, frame: types.FrameType | None) -> None:
-    """Ignore a signal until the training handles it. SIG_IGN would make the training ignore it too."""
 
 
 preprocess, train, average, generate, score, serve, import_, export = (partial(start, name) for name in COMMANDS)

@@ -17,10 +17,7 @@ class ExportConfig(Config):
     heading: ClassVar[str] = "Result"
 
     quantization: str | None = option(
-        None,
-        choices=QUANTIZATIONS,
-        unset="float32",
-        help="With --to ctranslate2: the number format of its weights.",
+        None, choices=QUANTIZATIONS, unset="float32", help="With --to ctranslate2: the number format of its weights."
     )
     dataset: Path | None = option(
         None,

@@ -62,7 +62,7 @@ def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfi
     if options.bpe_codes and options.spm_model:
         raise UserError("--bpe-codes and --spm-model are mutually exclusive: use one of them")
     codes = None if options.spm_model else options.bpe_codes or _first(folder, _CODES)
-    models = () if codes else options.spm_model or _existing(folder / _SENTENCEPIECE)
+    models = () if codes else options.spm_model or tuple(filter(Path.exists, [folder / _SENTENCEPIECE]))
     if codes:
         read = _read(codes, read_codes)
         settings = (MosesBpe(language, *read).to_bytes() for language in languages)
@@ -132,10 +132,6 @@ def read_dictionary(content: bytes) -> Vocabulary:
 def _read(path: Path, parse: Callable[[bytes], T]) -> T:
     with as_user_errors(path, "a file of a tokenizer"):
         return parse(read_part(path))
-
-
-def _existing(path: Path) -> tuple[Path, ...]:
-    return (path,) if path.exists() else ()
 
 
 def _first(folder: Path, names: Sequence[str]) -> Path | None:

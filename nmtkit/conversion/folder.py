@@ -74,10 +74,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return values
 
 
-def _is_export_file(name: str) -> bool:
-    return _EXPORT_FILE.fullmatch(name) is not None
-
-
 def _is_export(folder: Path) -> bool:
     names = [path.name for path in folder.iterdir()]
-    return all(map(_is_export_file, names)) and any(name.startswith("model.") for name in names)
+    return all(map(_EXPORT_FILE.fullmatch, names)) and any(name.startswith("model.") for name in names)

@@ -53,7 +53,9 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         check_fixed(settings, _REQUIRED)
         config = transformer_config(settings, "fairseq")
         tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
-        _refuse_added_tokens(folder, tokenizer)
+        for token, number in read_added_tokens(folder, tokenizer, _SPECIALS).items():
+            if _SPECIALS.get(token) != number:
+                raise UserError(f"added token {quoted(token)} with the id {number} is not supported")
         pair = _languages(settings, tokenizer, options)
         sides = _sides(folder, pair, _is_lowercase(tokenizer))
         weights = ForeignWeights({name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()})
@@ -64,12 +66,6 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         embeddings = _take_embeddings(weights, settings)
         weights.refuse_rest()
         return assemble(config, pair, sides, embeddings, others, halves=config.positions == "fairseq")
-
-
-def _refuse_added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> None:
-    for token, number in read_added_tokens(folder, tokenizer, _SPECIALS).items():
-        if _SPECIALS.get(token) != number:
-            raise UserError(f"added token {quoted(token)} with the id {number} is not supported")
 
 
 def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any], options: ImportConfig) -> tuple[str, str]:
@@ -101,8 +97,7 @@ def _sides(folder: Path, languages: tuple[str, str], lowercase: bool) -> tuple[S
     return sides_of(
         [
             MosesBpeTokenizer(
-                vocabulary,
-                MosesBpe(language, merges, mark=FINAL_MARK, normalize=True, lowercase=lowercase).to_bytes(),
+                vocabulary, MosesBpe(language, merges, mark=FINAL_MARK, normalize=True, lowercase=lowercase).to_bytes()
             )
             for vocabulary, language in zip(vocabularies, languages, strict=True)
         ]

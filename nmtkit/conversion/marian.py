@@ -95,16 +95,11 @@ def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Em
     """
     is_shared, is_tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
     source_size, target_size = _vocabulary_sizes(settings)
-    shapes = {
-        name: (size, settings["d_model"])
-        for name, size in (
-            (_SHARED, source_size),
-            (_SOURCE, source_size),
-            (_TARGET, target_size),
-            (_OUTPUT, target_size),
-        )
-    }
-    found = {name: _take_matrix(tensors, name, shape) for name, shape in shapes.items() if name in tensors}
+    sizes = {_SHARED: source_size, _SOURCE: source_size, _TARGET: target_size, _OUTPUT: target_size}
+    found = {name: tensors.take(name) for name in sizes if name in tensors}
+    for name, matrix in found.items():
+        if matrix.shape != (expected := (sizes[name], settings["d_model"])):
+            raise UserError(f"the weight {name} has {list(matrix.shape)} where {list(expected)} is expected")
     if is_tied:
         _check_one(found, (_SHARED, _SOURCE, _TARGET, _OUTPUT) if is_shared else (_TARGET, _OUTPUT))
     same_as_output = (_OUTPUT,) if is_tied else ()
@@ -115,13 +110,6 @@ def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Em
     if bias is not None and bias.numel() != target_size:
         raise UserError(f"final_logits_bias has {list(bias.shape)} where [1, {target_size}] is expected")
     return Embeddings(source, target, output, bias, scale=None if settings["scale_embedding"] else 1.0)
-
-
-def _take_matrix(tensors: ForeignWeights, name: str, shape: tuple[int, int]) -> Tensor:
-    matrix = tensors.take(name)
-    if matrix.shape != shape:
-        raise UserError(f"the weight {name} has {list(matrix.shape)} where {list(shape)} is expected")
-    return matrix
 
 
 def _check_one(found: Mapping[str, Tensor], names: Sequence[str]) -> None:

@@ -111,7 +111,6 @@ class TransformerConfig(ModelConfig):
     activation: str = option(
         "relu",
         choices=("relu", "gelu", "swish"),
-        file_only=True,
         help="Activation of the feed-forward networks; the paper has relu (§3.3).",
     )
     positions: str = option(

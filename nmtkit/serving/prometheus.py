@@ -1,5 +1,7 @@
 """The metrics of the service, for Prometheus."""
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
@@ -13,23 +15,16 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # of the whole process: metrics that say little
         self._registry = registry = CollectorRegistry()
-        self.lines = Counter("nmtkit_lines_total", "Lines translated, including blank lines.", registry=registry)
-        self.tokens = Counter(
-            "nmtkit_tokens_total", "Tokens of the best translations, without </s>.", registry=registry
-        )
-        self.rounds = Counter(
-            "nmtkit_rounds_total", "Rounds: searches for the lines of one or more requests.", registry=registry
-        )
-        self.search_seconds = Counter("nmtkit_search_seconds_total", "Seconds spent on rounds.", registry=registry)
-        self.failures = Counter("nmtkit_failures_total", "Requests that failed in the search.", registry=registry)
-        self.queued_lines = Gauge(
-            "nmtkit_queued_lines", "Lines that are waiting or being translated.", registry=registry
-        )
-        self.open_requests = Gauge(
-            "nmtkit_open_requests", "Requests with a complete body that are being translated.", registry=registry
-        )
-        self.open_connections = Gauge("nmtkit_open_connections", "Open connections.", registry=registry)
-        self._requests = Counter("nmtkit_requests_total", "Requests answered.", ("path", "status"), registry=registry)
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.lines = counter("nmtkit_lines_total", "Lines translated, including blank lines.")
+        self.tokens = counter("nmtkit_tokens_total", "Tokens of the best translations, without </s>.")
+        self.rounds = counter("nmtkit_rounds_total", "Rounds: searches for the lines of one or more requests.")
+        self.search_seconds = counter("nmtkit_search_seconds_total", "Seconds spent on rounds.")
+        self.failures = counter("nmtkit_failures_total", "Requests that failed in the search.")
+        self.queued_lines = gauge("nmtkit_queued_lines", "Lines that are waiting or being translated.")
+        self.open_requests = gauge("nmtkit_open_requests", "Requests with a complete body that are being translated.")
+        self.open_connections = gauge("nmtkit_open_connections", "Open connections.")
+        self._requests = counter("nmtkit_requests_total", "Requests answered.", ("path", "status"))
         self._request_seconds = Histogram(
             "nmtkit_request_seconds",
             "Seconds from the head of a request to /translate to the end of its answer.",

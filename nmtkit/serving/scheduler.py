@@ -159,8 +159,8 @@ class DynamicBatcher:
                 lines, chars = lines + len(share), chars + job.chars(share)
             return shares
 
-    def _search(self, shares: list[Share], config: SearchConfig) -> None:
-        """Translate shares of jobs, which have the same `config`."""
+    def _search(self, shares: list[Share], config: SearchConfig, is_retry: bool = False) -> None:
+        """Translate shares of jobs, which have the same `config`; one by one if that fails."""
         try:
             if wanted := _wanted(shares):
                 self._search_together(wanted, config)
@@ -169,19 +169,12 @@ class DynamicBatcher:
         except WorkersNotStartedError:
             raise
         except Exception as error:
+            if is_retry:
+                self._fail(shares[0][0], error)
+                return
             logger.warning("a search failed, retrying its requests one by one: %s: %s", type(error).__name__, error)
             for share in _wanted(shares):
-                self._retry(share, config)
-
-    def _retry(self, share: Share, config: SearchConfig) -> None:
-        try:
-            self._search_together([share], config)
-        except _SearchStopped:
-            pass
-        except WorkersNotStartedError:
-            raise
-        except Exception as error:
-            self._fail(share[0], error)
+                self._search([share], config, is_retry=True)
 
     def _fail(self, job: Job, error: Exception) -> None:
         self._metrics.failures.inc()

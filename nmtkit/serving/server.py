@@ -70,10 +70,7 @@ def _check_workers(workers: int) -> None:
 
 def _run(service: Service, listener: socket.socket, config: ServeConfig, metrics: Metrics) -> None:
     """Answer requests until a signal."""
-    try:
-        listener.listen(BACKLOG)
-    except OSError as error:  # another process has started to listen since `bind`
-        raise _address_error(config, error) from error
+    listener.listen(BACKLOG)
     host, port = listener.getsockname()[:2]
     is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
     server = _Server(_settings(service.app(is_loopback)))
@@ -128,10 +125,7 @@ def bind(config: ServeConfig) -> socket.socket:
             listener.close()
             raise
     except (OSError, UnicodeError) as error:  # the latter for names with an empty or too long part
-        raise _address_error(config, error) from error
+        reason = getattr(error, "strerror", None) or error
+        message = f"--host {config.host} --port {config.port}: {reason}: use another port or address"
+        raise UserError(message) from error
     return listener
-
-
-def _address_error(config: ServeConfig, error: Exception) -> UserError:
-    reason = getattr(error, "strerror", None) or error
-    return UserError(f"--host {config.host} --port {config.port}: {reason}: use another port or address")

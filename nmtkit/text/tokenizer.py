@@ -128,7 +128,7 @@ class SentencePieceTokenizer:
 
     def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
         added = _surfaces(self.vocab.to_pieces(ids))
-        return [self._unknown or surface if i == UNK else surface for i, surface in zip(ids, added, strict=True)]
+        return [self._unknown or piece if number == UNK else piece for number, piece in zip(ids, added, strict=True)]
 
 
 class SentencePieceVocabTokenizer:

@@ -16,7 +16,7 @@ from module_pages import rooms
 from patience import PATIENCE
 from repository import ROOT
 
-from nmtkit.cli.moved_options import moved
+from nmtkit.cli.other_toolkits import moved
 from nmtkit.cli.start import COMMANDS, load_command, module_of
 
 TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}
@@ -277,32 +277,6 @@ def test_the_table_of_faults_names_existing_tests() -> None:
     named = set(re.findall(r"\btest_\w+", (ROOT / "docs/reference/training-faults.md").read_text()))
     assert named
     assert named - ours == set()
-
-
-def commands_in(text: str) -> list[list[str]]:
-    """The nmt- commands of a text, each as a sorted list of words, without redirections and pipes."""
-    joined = re.sub(r"\\\n\s*", "", text)
-    return [
-        sorted(shlex.split(line))
-        for line in re.findall(r"^\s*(nmt-[a-z]+ [^\n>|]*?)(?: 2?>.*)?$", joined, re.MULTILINE)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("recipe", "count"), [("multi30k", 4), ("multi30k-bpe", 4), ("tanaka", 4), ("parsing", 4), ("wmt14", 5)]
-)
-def test_the_commands_in_a_recipe_readme_match_those_that_the_recipe_runs(recipe: str, count: int) -> None:
-    script = ROOT / "examples" / f"{recipe.replace('-', '_')}.py"
-    shown = subprocess.run(
-        [sys.executable, script, "--list", *(["GPUS=1", "CORES=8"] if recipe == "wmt14" else [])],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
-    )
-    by_hand = (ROOT / "examples" / recipe / "README.md").read_text(encoding="utf-8")
-    assert commands_in(by_hand) == commands_in(shown.stdout)
-    assert len(commands_in(by_hand)) == count
 
 
 def test_every_command_has_an_entry_point_and_an_executable_script() -> None:

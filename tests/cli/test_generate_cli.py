@@ -3,11 +3,9 @@
 import gzip
 import json
 import os
-import pickle
 import pty
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from commands import Run
-from forged import signed
 from patience import PATIENCE
 from repository import BIN
 from written_datasets import PAIRS, write_dataset
@@ -97,21 +93,6 @@ def test_every_input_line_gives_one_output_line_whatever_it_contains(generate_ap
     assert "2 lines had bytes that are not UTF-8" in messages
     assert "translated | sentences 14 | tokens " in messages
     assert re.search(r" \| precision (bf16|fp32)(, (not compiled|AVX2|AVX-512( with VNNI)?))?\n", messages)
-
-
-def test_a_run_whose_messages_lose_their_reader_exits_with_141_without_output(
-    tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    source, output = tmp_path / "input.en", tmp_path / "output.de"
-    source.write_text("the dog\n" + "dog " * 2000 + "\na cat\n")
-    options = ("--max-source-tokens", "100", "--buffer", "1", "--input", f"{source}", "--output", f"{output}")
-    reader, stderr = os.pipe()
-    os.close(reader)
-    command = [sys.executable, f"{BIN}/nmt-generate", "--checkpoint", f"{tiny_checkpoint}", *map(str, FAST), *options]
-    done = subprocess.run(command, stderr=stderr, timeout=PATIENCE, check=False)
-    os.close(stderr)
-    assert done.returncode == 128 + signal.SIGPIPE
-    assert not output.exists()
 
 
 # Formats and files ---------------------------------------------------------------------------------------------
@@ -239,42 +220,6 @@ def test_a_dataset_of_another_vocabulary_is_refused(
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------
-
-
-class Harmful:
-    """Unpickling it would run a command."""
-
-    def __init__(self, witness: Path) -> None:
-        self.witness = witness
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self.witness}",)
-
-
-def damaged(content: bytes) -> dict[str, bytes]:
-    return {
-        "cut": content[:-100],
-        "text": b"not a checkpoint\n",
-    }
-
-
-@pytest.mark.parametrize("damage", ["cut", "text"])
-def test_damaged_checkpoints_are_refused(damage: str, run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    path = tmp_path / "bad.pt"
-    path.write_bytes(damaged(tiny_checkpoint.read_bytes())[damage])
-    refused(run_here("nmt-generate", "--checkpoint", path, input=b"a dog\n"), str(path))
-
-
-@pytest.mark.parametrize("container", ["zip", "pickle"])
-def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Run, tmp_path: Path) -> None:
-    witness, path = tmp_path / "witness", tmp_path / "bad.pt"
-    if container == "zip":
-        torch.save({"header": Harmful(witness)}, path)
-        path.write_bytes(signed(path.read_bytes()))
-    else:
-        path.write_bytes(pickle.dumps(Harmful(witness)))
-    refused(run_command("nmt-generate", "--checkpoint", path, input=b"a dog\n"), str(path))
-    assert not witness.exists()
 
 
 @pytest.mark.parametrize(

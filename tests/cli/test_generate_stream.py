@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -129,9 +128,7 @@ def resumed(generate: Run, output: Path, expected: bytes, *arguments: object) ->
     assert [path.name for path in output.parent.iterdir()] == ["out.de"]
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_generation_and_the_output_is_resumed(
     number: int,
     code: int,
@@ -150,32 +147,15 @@ def test_a_signal_stops_generation_and_the_output_is_resumed(
     process.send_signal(number)
     messages = process.stderr.read().decode().splitlines()
     assert process.wait() == code
-    if number != signal.SIGKILL:
-        word = "interrupted" if number == signal.SIGINT else "terminated"
-        assert messages[-1] == f"nmt-generate: {word}"
-        assert "out.de.partial has the translations so far: --resume continues it" in messages[-2]
+    assert messages[-1] == f"nmt-generate: {'interrupted' if number == signal.SIGINT else 'terminated'}"
+    assert "out.de.partial has the translations so far: --resume continues it" in messages[-2]
     resumed(generate, output, expected)
 
 
-def test_a_full_disk_stops_generation_and_the_output_is_resumed(
-    start: Callable[..., "subprocess.Popen[bytes]"], generate: Run, expected: bytes, tmp_path: Path
-) -> None:
-    limit = len(expected) // 2
-    process = start("--output", tmp_path / "out.de")
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
-    _, messages = process.communicate(TEXT)
-    assert process.returncode == 1
-    last = messages.decode().splitlines()[-1]
-    assert last == f"nmt-generate: cannot write {tmp_path}/out.de: File too large"
-    assert (tmp_path / "out.de.partial").stat().st_size == limit
-    resumed(generate, tmp_path / "out.de", expected)
-
-
-@pytest.mark.parametrize("suffix", [".gz"])
-def test_an_output_with_the_name_of_a_compressed_file_is_refused(suffix: str, generate: Run, tmp_path: Path) -> None:
-    done = generate("--output", tmp_path / f"out.de{suffix}")
+def test_an_output_with_the_name_of_a_compressed_file_is_refused(generate: Run, tmp_path: Path) -> None:
+    done = generate("--output", tmp_path / "out.de.gz")
     assert done.returncode == 2
-    assert f"out.de{suffix}: the output is not compressed: omit {suffix}" in done.stderr.decode()
+    assert b"out.de.gz: the output is not compressed: omit .gz" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -208,32 +188,10 @@ def test_a_killed_worker_stops_generation_and_the_output_is_resumed(
 # --resume --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", ["text", "tsv", "jsonl"])
-@pytest.mark.parametrize("nbest", [1, 2])
-def test_an_output_is_resumed_byte_for_byte_in_every_format(
-    layout: str, nbest: int, generate: Run, tmp_path: Path
-) -> None:
-    output, partial_output = tmp_path / "out", tmp_path / "out.partial"
-    arguments = ("--nbest", nbest, "--format", layout, "--overlong", "split", "--max-source-tokens", 3)
-    done = generate(*arguments, "--output", output, input=TEXT)
-    assert done.returncode == 0, done.stderr
-    whole = output.read_bytes()
-    for kept in (0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 1, len(whole)):
-        partial_output.write_bytes(whole[:kept])
-        done = generate(*arguments, "--output", output, "--resume", input=TEXT)
-        assert done.returncode == 0, done.stderr
-        assert output.read_bytes() == whole
-        assert not partial_output.exists()
-
-
 @pytest.mark.parametrize(
     ("left", "arguments", "word"),
     [
-        (
-            b"x\n" * (len(LINES) + 1),
-            (),
-            f"{len(LINES) + 1} lines translated already, but the input has {len(LINES)}",
-        ),
+        (b"x\n" * (len(LINES) + 1), (), f"{len(LINES) + 1} lines translated already, but the input has {len(LINES)}"),
         (b"x\n", (), "out.de.partial are translated differently now"),
         (b"x\n" * 3, ("--nbest", 2), "out.de.partial are translated differently now"),
         (b"x\n", ("--format", "jsonl"), "out.de.partial is not in the format of --format jsonl"),

@@ -62,24 +62,13 @@ def test_generation_ignores_options_of_the_file_that_the_command_line_excludes(
     assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
 
 
-@pytest.mark.parametrize(
-    ("in_file", "given"),
-    [
-        ({"confidence": True}, ("--paired-bs",)),
-    ],
-    ids=lambda value: " ".join(map(str, value)),
-)
 def test_scoring_ignores_options_of_the_file_that_the_command_line_excludes(
-    in_file: dict[str, Any],
-    given: tuple[object, ...],
-    run_here: Run,
-    with_file: WithFile,
-    tmp_path: Path,
+    run_here: Run, with_file: WithFile, tmp_path: Path
 ) -> None:
     for name in ("reference", "one", "two"):
         (tmp_path / name).write_text(LINES)
-    words = (tmp_path / "one", tmp_path / "two", "--reference", tmp_path / "reference", "-t", "en", *given)
-    expected, found = run_here("nmt-score", *words), run_here("nmt-score", *with_file(in_file), *words)
+    words = (tmp_path / "one", tmp_path / "two", "--reference", tmp_path / "reference", "-t", "en", "--paired-bs")
+    expected, found = (run_here("nmt-score", *file, *words) for file in ((), with_file({"confidence": True})))
     assert expected.returncode == 0, expected.stderr
     assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
 
@@ -129,8 +118,7 @@ def test_preprocessing_ignores_options_of_the_file_that_the_command_line_exclude
 
 
 @pytest.mark.parametrize(
-    ("in_file", "given", "updates"),
-    [({"last": 2}, ("--best", 1), [1]), ({"best": 1}, ("--last", 2), [2, 3])],
+    ("in_file", "given", "updates"), [({"last": 2}, ("--best", 1), [1]), ({"best": 1}, ("--last", 2), [2, 3])]
 )
 def test_averaging_ignores_the_choice_of_the_file_beside_one_of_the_command_line(
     in_file: dict[str, Any],

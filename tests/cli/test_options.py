@@ -81,14 +81,11 @@ def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -
     ("arguments", "complaint"),
     [
         (["--spoons", "0"], "--spoons: 0 is too small: the minimum is 1"),
-        (["--spoons", "13"], "--spoons: 13 is too large: the maximum is 12"),
         (["--salt", "1"], "--salt: 1.0 is too large: it must be below 1.0"),
         (["--chair-count", "9" * 400], "--chair-count: the number is too large: the maximum is 9223372036854775807"),
         (["--spoons", "many"], "'many' is not a valid int"),
-        (["--fork"], "No such option --fork. (see soup --help)"),
         (["--spoon", "3"], "No such option --spoon. Did you mean --spoons? (see"),
         (["--kind", "leak"], "'leak' is not one of pea, leek. Did you mean leek? (see"),
-        (["extra"], "extra"),
     ],
 )
 def test_an_invalid_option_gives_one_line_and_exit_code_2(
@@ -149,11 +146,8 @@ def test_choices_accept_hyphens_and_underscores() -> None:
     [
         ({"spoons": "3"}, "--spoons: '3' is not a whole number"),
         ({"spoons": 2.5}, r"--spoons: 2\.5 is not a whole number"),
-        ({"spoons": 0}, "--spoons: 0 is too small"),
-        ({"salt": "much"}, "--salt: 'much' is not a number"),
         ({"guest": "Ann"}, "--guest: a list of texts is expected, not 'Ann' alone"),
         ({"bread": "no"}, "--bread: 'no' is not true or false"),
-        ({"kind": "fish"}, "--kind: 'fish' is not one of pea, leek"),
     ],
 )
 def test_types_are_also_checked_in_python(values: dict[str, Any], message: str) -> None:
@@ -229,8 +223,6 @@ def test_the_negative_form_of_a_switch_in_a_config_file_gets_the_line_to_write(
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("a.toml", "pepper = 1", "soup has no option --pepper"),
-        ("a.toml", "spoons = ", "a.toml"),
         ("a.json", "{", "a.json"),
         ("a.yaml", "spoons: 3", "YAML is not read: give a TOML or JSON file"),
         ("a.json", "[1]", "expected a table of options"),
@@ -239,9 +231,7 @@ def test_the_negative_form_of_a_switch_in_a_config_file_gets_the_line_to_write(
         ("a.toml", "spoon = 1", "soup has no option --spoon that a file can set. Did you mean --spoons?"),
         ("a.toml", '"--spoons" = 1', "names of options have no leading dashes in a file: write spoons"),
         ("a.toml", "[soup]\npepper = 1", "a.toml: table 'soup': soup has no option --pepper"),
-        ("a.toml", "spoons = 99", "--spoons: 99 is too large"),
         ("a.json", '{"kind": true}', "takes a number or a string, not true"),
-        ("a.json", '{"bread": 3}', "takes true or false, not 3"),
         ("a.json", '{"spoons": [1, 2]}', "takes a number or a string, not [1, 2]"),
         ("a.toml", None, "No such file"),
     ],

@@ -1,16 +1,10 @@
 """nmt-train through the real command: what it writes, that it goes on as if never stopped, and how it refuses."""
 
-import fcntl
 import json
 import math
-import os
-import random
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +15,10 @@ from repository import BIN
 from torch import Tensor
 from training_runs import DROPOUT, TIMES, assert_same_end, environment, metrics, refused, tensors, updates
 
-from nmtkit.checkpoint import load_checkpoint, save_checkpoint
+from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data import batching
 from nmtkit.data.corpus import Dataset
 from nmtkit.storage.run_files import list_checkpoints
-from nmtkit.training.averaging import average_checkpoints
 from nmtkit.training.gradient import UpdateGradient
 
 # What a run leaves
@@ -154,57 +147,6 @@ def test_a_resumed_run_in_bf16_ends_like_an_uninterrupted_run(train: Train, tmp_
     assert_same_end(tmp_path / "run", tmp_path / "straight")
 
 
-def test_a_run_killed_at_any_moment_resumes_like_an_uninterrupted_run(
-    train: Train, straight: Path, datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    run, moment = tmp_path / "run", random.Random(4)
-    command = [sys.executable, BIN / "nmt-train", datasets["joined"], "--save-dir", run, *TINY, *DROPOUT]
-    command += ["--max-updates", 100_000, "--validate-every", 6, "--save-every", 1, "--keep-last", 100_000]
-    process = subprocess.Popen([str(word) for word in command], stderr=subprocess.DEVNULL, env=environment())
-    try:
-        while not (updates(run) and updates(run)[-1] >= 2) and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(moment.random() / 10)
-    finally:
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-    for update, path in list_checkpoints(run):
-        assert load_checkpoint(path).progress["update"] == update  # whole, all of them
-        if update >= 24:  # more than the straight run has seen
-            path.unlink()
-    train(run, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
-    assert_same_end(run, straight)
-
-
-def test_a_kill_while_a_checkpoint_is_written_loses_only_that_checkpoint(
-    train: Train, straight: Path, datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    killed = """if True:
-        import os, sys
-        sync = os.fsync
-        def fsync(handle):
-            if any(name.startswith(".checkpoint_3.pt.") for name in os.listdir(sys.argv[3])):
-                os.kill(os.getpid(), 9)
-            sync(handle)
-        os.fsync = fsync
-        from nmtkit.cli.train import main
-        main()
-    """
-    command = [sys.executable, "-c", killed, datasets["joined"], "--save-dir", run, *TINY, *DROPOUT]
-    command += ["--max-updates", 24, "--validate-every", 6, "--save-every", 1]
-    ended = subprocess.run(
-        [str(word) for word in command], capture_output=True, env=environment(), cwd=BIN.parent, check=False
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    assert updates(run) == [1, 2]
-    (half,) = run.glob(".checkpoint_3.pt.*")
-    assert half.stat().st_size > 0
-    train(run, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
-    assert_same_end(run, straight)
-    assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
-
-
 def test_a_restart_repairs_outdated_checkpoint_last_and_checkpoint_best(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 6, "--validate-every", 3)
     best = (tmp_path / "checkpoint_best.pt").read_bytes()
@@ -258,23 +200,6 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_newest_checkpoint_is_reported_and_skipped(train: Train, straight: Path) -> None:
-    expected = tensors(straight)
-    damage(straight / "checkpoint_24.pt")
-    result = train(straight, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
-    assert re.search(r"warning: \S*checkpoint_24\.pt: damaged.*the previous", result.stderr.decode())
-    assert "resuming after update 18" in result.stderr.decode()
-    again = tensors(straight)
-    assert all(torch.equal(tensor, again[name]) for name, tensor in expected.items())
-
-
-def test_a_folder_with_only_damaged_checkpoints_is_refused(train: Train, tmp_path: Path) -> None:
-    train(tmp_path, "--max-updates", 2, "--save-every", 1)
-    for update in (1, 2):
-        damage(tmp_path / f"checkpoint_{update}.pt")
-    refused(train(tmp_path, code=2), f"--save-dir {tmp_path}", "move them away")
-
-
 def test_changing_the_metric_restarts_the_ranking_of_checkpoints(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 4, "--validate-every", 2)
     said = train(tmp_path, "--max-updates", 6, "--validate-every", 2, "--valid-bleu").stderr.decode()
@@ -315,10 +240,7 @@ def test_changing_the_validation_split_warns_and_restarts_the_ranking_of_checkpo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ["--max-tokens", 5],
-            ["--max-tokens 5", "in split 'train'", "train, lines 1, ", "give at least"],
-        ),
+        (["--max-tokens", 5], ["--max-tokens 5", "in split 'train'", "train, lines 1, ", "give at least"]),
         (["--arch", "transformer_huge"], ["transformer_huge", "transformer_base"]),
         (["--d-model", 15, "--heads", 1], ["--d-model 15", "even"]),
         (["--d-ff", 10**19], ["--d-ff", "the maximum is 1000000"]),
@@ -369,29 +291,12 @@ def test_a_save_dir_that_cannot_be_created_is_refused(train: Train, tmp_path: Pa
     assert (tmp_path / "file").read_text() == "here already"
 
 
-def test_resuming_from_checkpoints_of_another_model_is_refused(train: Train, tmp_path: Path) -> None:
-    train(tmp_path, "--max-updates", 2)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    refused(train(tmp_path, "--d-ff", 32, code=2), str(tmp_path), "d_ff is 24, not 32", "another --save-dir")
-    refused(train(tmp_path, "--norm", "pre", code=2), "norm is post, not pre")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
 def test_resuming_from_checkpoints_of_another_vocabulary_is_refused(
     train: Train, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     train(tmp_path, "--max-updates", 2, "--share-embeddings", "decoder")
     result = train(tmp_path, "--share-embeddings", "decoder", dataset=datasets["separate"], code=2)
     refused(result, "another vocabulary", str(datasets["separate"]), "its source vocabulary has")
-
-
-def test_an_average_among_checkpoints_is_reported_and_renamed(train: Train, tmp_path: Path) -> None:
-    train(tmp_path, "--max-updates", 1)
-    save_checkpoint(tmp_path / "checkpoint_9.pt", average_checkpoints([tmp_path / "checkpoint_1.pt"]))
-    said = train(tmp_path, "--max-updates", 2).stderr.decode()
-    assert "checkpoint_9.pt is an average or an import" in said
-    assert (tmp_path / "checkpoint_9.pt.unusable").exists()
-    assert updates(tmp_path) == [1, 2]
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -479,15 +384,6 @@ def test_training_runs_under_torchrun(datasets: dict[str, Path], tmp_path: Path)
     assert updates(tmp_path) == [2]
 
 
-def test_a_save_dir_in_use_by_another_run_is_refused(train: Train, tmp_path: Path) -> None:
-    handle = os.open(tmp_path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        refused(train(tmp_path, code=2), "another process is training in it")
-    finally:
-        os.close(handle)
-
-
 @pytest.mark.parametrize(
     ("idle", "reason"),
     [
@@ -505,11 +401,7 @@ def test_an_option_without_effect_is_refused(train: Train, tmp_path: Path, idle:
     [
         ({"mix_temperature": 2}, ("--mix", "4,1"), {"mix": "4,1", "mix_temperature": None}),
         ({"valid_bleu": True, "valid_beam": 2}, ("--no-valid-bleu",), {"valid_bleu": False, "valid_beam": 1}),
-        (
-            {"lr_schedule": "constant", "lr": 0.1},
-            ("--lr-schedule", "paper"),
-            {"lr_schedule": "paper", "lr": 5e-4},
-        ),
+        ({"lr_schedule": "constant", "lr": 0.1}, ("--lr-schedule", "paper"), {"lr_schedule": "paper", "lr": 5e-4}),
         (
             {"validate_epochs": 5, "save_epochs": 3},
             ("--max-epochs", 2),
@@ -538,11 +430,11 @@ def test_options_that_were_removed_name_their_successor_and_may_stay_in_the_opti
     train: Train, tmp_path: Path
 ) -> None:
     refused(train(tmp_path / "run", "--reset-optimizer", code=2), "--init-from")
-    refused(train(tmp_path / "run", "--activation", "gelu", code=2), "--config")
-    options = {"model": {"activation": "gelu"}, "checkpoints": {"max_save_failures": 3}}
+    refused(train(tmp_path / "run", "--output-bias", code=2), "--config")
+    options = {"model": {"output_bias": True}, "checkpoints": {"max_save_failures": 3}}
     (tmp_path / "options.json").write_text(json.dumps(options))
     train(tmp_path / "run", "--config", tmp_path / "options.json", "--max-updates", 1)
-    assert json.loads((tmp_path / "run/options.json").read_text())["model"]["activation"] == "gelu"
+    assert json.loads((tmp_path / "run/options.json").read_text())["model"]["output_bias"] is True
 
 
 def test_the_options_file_of_a_run_is_a_valid_config_file(

@@ -32,10 +32,7 @@ def edit_config(folder: Path, removed: str, **changes: Any) -> None:
 
 @pytest.mark.parametrize(
     ("module", "defaults"),
-    [
-        ("MarianConfig", marian._DEFAULTS),
-        ("FSMTConfig", fsmt._DEFAULTS | fsmt._REQUIRED | fsmt.SEARCH_DEFAULTS),
-    ],
+    [("MarianConfig", marian._DEFAULTS), ("FSMTConfig", fsmt._DEFAULTS | fsmt._REQUIRED | fsmt.SEARCH_DEFAULTS)],
 )
 def test_defaults_are_those_of_transformers(module: str, defaults: dict[str, Any]) -> None:
     theirs = getattr(import_module("transformers"), module)()

@@ -227,16 +227,8 @@ def test_tokenizer_files_as_transformers_saves_them_are_accepted(kind: str, tmp_
     [
         ("added_tokens.json", {"<2de>": 99}, "added token '<2de>' with the id 99 is not supported"),
         ("added_tokens.json", {"<pad>": 3}, "added token '<pad>' with the id 3 is not supported"),
-        (
-            "tokenizer_config.json",
-            {"do_lower_case": "yes"},
-            "do_lower_case is 'yes', only true and",
-        ),
-        (
-            "tokenizer_config.json",
-            {"langs": ["de", "en"]},
-            "langs is .* in config.json, but .* in tok",
-        ),
+        ("tokenizer_config.json", {"do_lower_case": "yes"}, "do_lower_case is 'yes', only true and"),
+        ("tokenizer_config.json", {"langs": ["de", "en"]}, "langs is .* in config.json, but .* in tok"),
     ],
     ids=str,
 )

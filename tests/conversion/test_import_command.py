@@ -5,7 +5,6 @@ import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from commands import Run
@@ -39,15 +38,6 @@ def test_an_earlier_result_in_the_folder_is_replaced(run_here: Run, tmp_path: Pa
         assert run_here("nmt-import", folder, "--output", folder / "imported.pt").returncode == 0
 
 
-def test_a_file_that_is_not_a_checkpoint_is_not_replaced(run_here: Run, tmp_path: Path) -> None:
-    folder = MarianModel(tmp_path / "marian", seed=1).folder
-    (tmp_path / "thesis").write_bytes(b"a thesis")
-    done = run_here("nmt-import", folder, "--output", tmp_path / "thesis")
-    assert done.returncode == 2
-    assert b"thesis exists and is not a checkpoint: use another --output, or remove it" in done.stderr
-    assert (tmp_path / "thesis").read_bytes() == b"a thesis"
-
-
 def test_no_dictionary_or_code_of_a_fairseq_model_is_overwritten(run_here: Run, tmp_path: Path) -> None:
     model = FsmtModel(tmp_path / "fsmt", 1).write_fairseq(tmp_path / "model")
     beside = [model, model.parent / "dict.en.txt", model.parent / "dict.de.txt", model.parent / "bpecodes"]
@@ -73,14 +63,6 @@ def test_a_name_that_is_not_a_language_is_shown_and_refused(name: str, is_option
         from_marian(marian.folder, options)
     assert "is not the name of a language: give --source-lang and --target-lang" in str(error.value)
     assert len(str(error.value)) < 300
-
-
-def test_a_model_file_of_marian_is_not_called_damaged(tmp_path: Path) -> None:
-    np.savez(tmp_path / "model.npz", Wemb=np.zeros(2))
-    with pytest.raises(
-        UserError, match=r"model\.npz: not a model that nmtkit imports: give a Marian model of Hugging Face"
-    ):
-        find_importer(tmp_path / "model.npz")
 
 
 def test_what_cannot_be_imported_is_refused_with_what_can(tmp_path: Path, tiny_checkpoint: Path) -> None:

@@ -40,9 +40,8 @@ def test_log_probabilities_equal_those_of_transformers(seed: int, tmp_path: Path
     assert (checkpoint.source_language, checkpoint.target_language) == ("en", "de")
 
 
-@pytest.mark.parametrize("sharing", ["all"])
-def test_positions_that_transformers_trained_are_imported_as_learned_positions(sharing: str, tmp_path: Path) -> None:
-    model = FsmtModel(tmp_path / "fsmt", 4, sharing)
+def test_positions_that_transformers_trained_are_imported_as_learned_positions(tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 4, "all")
     for stack in (model.model.model.encoder, model.model.model.decoder):
         stack.embed_positions.weight.data += 0.01 * torch.randn(stack.embed_positions.weight.shape)
     model.write()
@@ -58,16 +57,6 @@ def test_rounded_sinusoids_are_recognized(dtype: torch.dtype, tmp_path: Path) ->
     model = FsmtModel(tmp_path / "fsmt", 4)
     model.write(dtype=dtype)
     assert from_fsmt(model.folder, ImportConfig()).model_config.to_dict()["positions"] == "fairseq"
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_weights_in_half_precision_become_float32(name: str, tmp_path: Path) -> None:
-    model = FsmtModel(tmp_path / "fsmt", 5)
-    (model.folder / "model.safetensors").unlink()
-    model.write(name, torch.float16)
-    weights = from_fsmt(model.folder, ImportConfig()).weights
-    theirs = model.weights()["model.encoder.layers.0.fc1.bias"]
-    assert torch.equal(weights["encoder.0.feed_forward.inner.bias"], theirs.half().float())
 
 
 def test_a_repeated_merge_has_the_rank_of_its_last_line(tmp_path: Path) -> None:
@@ -154,7 +143,7 @@ FILES = ("config.json", "vocab-src.json", "vocab-tgt.json", "merges.txt", "model
     ("name", "change"),
     [
         *((name, lambda content: content[: len(content) // 2]) for name in FILES if name != "merges.txt"),
-        *((name, change) for name in FILES for change in (lambda _: b"\xff[" * 9, None)),
+        *((name, None) for name in FILES),
         ("merges.txt", lambda _: b"a b c\nabc\n"),
         ("vocab-src.json", shuffled),
     ],

@@ -6,16 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from make_corpus import (
-    LONGEST,
-    SIZES,
-    Noun,
-    Sentence,
-    SentenceGenerator,
-    english,
-    make,
-    ravic,
-)
+from make_corpus import LONGEST, SIZES, Noun, Sentence, SentenceGenerator, english, make, ravic
 from patience import PATIENCE
 from repository import ROOT
 
@@ -73,20 +64,6 @@ def test_equal_english_sentences_have_equal_translations() -> None:
 def test_the_object_precedes_the_verb_and_adjectives_agree_after_their_noun() -> None:
     sentence = Sentence(Noun("dog", "sg", "the", "old"), SEE, "past", object=Noun("house", "sg", "a", "red"))
     assert translation(sentence) == ("the old dog saw a red house.", "karvo veto doman ruban enan vidaleto.")
-
-
-def test_negation_moves_the_object_to_the_genitive() -> None:
-    sentence = Sentence("she", SEE, "past", object=Noun("house", "pl", "two"), negated=True)
-    assert translation(sentence) == ("she did not see two houses.", "domes dunes ma vidaletako.")
-
-
-def test_a_relative_clause_precedes_its_noun_and_agrees_with_it() -> None:
-    cats = Noun("cat", "pl", "those", clause=(SEE, Noun("boat", "sg", "the", "small")))
-    sentence = Sentence("i", SEE, "future", object=cats)
-    assert translation(sentence) == (
-        "i will see those cats that saw the small boat.",
-        "navon pikon vidanden mishen tolen vidurem.",
-    )
 
 
 def test_questions_times_places_and_owners_move() -> None:

@@ -1,6 +1,5 @@
 """Parsing as translation: trees to tokens and back, repair of malformed output, lexicon, labelled F1 as in EVALB."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
@@ -50,8 +49,7 @@ def test_traces_are_removed_with_constituents_that_have_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "bare"),
-    [("NP-SBJ-1", "NP"), ("NP=2", "NP"), ("NP-SBJ=1-3", "NP"), ("ADVP|PRT", "ADVP")],
+    ("label", "bare"), [("NP-SBJ-1", "NP"), ("NP=2", "NP"), ("NP-SBJ=1-3", "NP"), ("ADVP|PRT", "ADVP")]
 )
 def test_functional_tags_and_indices_are_removed(label: str, bare: str) -> None:
     assert linearize(tree(f"( ({label} (-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-)))")) == [
@@ -134,14 +132,11 @@ def test_any_tokens_are_restored_to_a_well_formed_tree_over_exactly_the_words(
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
-        ("(S (NP DT NN )NP (VP VBZ )VP )S", "(S (NP (DT a) (NN b)) (VP (VBZ c)))"),
         ("(S (NP DT NN )NP (VP VBZ", "(S (NP (DT a) (NN b)) (VP (VBZ c)))"),
-        ("(S (NP DT NN )PP (VP VBZ )VP )S", "(S (NP (DT a) (NN b)) (VP (VBZ c)))"),
         ("(S (NP DT NN )S VBZ", "(S (NP (DT a) (NN b))) (VBZ c)"),
         (")VP )S DT NN )S VBZ", "(DT a) (NN b) (VBZ c)"),
         ("(S (NP DT )NP )S", "(S (NP (DT a)) (XX b) (XX c))"),
         ("(S DT (NP NN VBZ JJ )NP (PP IN )PP )S", "(S (DT a) (NP (NN b) (VBZ c)))"),
-        ("(S (NP )NP DT NN VBZ )S", "(S (DT a) (NN b) (VBZ c))"),
         ("-NONE- (NP-SBJ NN VBZ )NP-SBJ", "(XX a) (NP (NN b) (VBZ c))"),
         ("", "(XX a) (XX b) (XX c)"),
     ],
@@ -154,12 +149,9 @@ def test_malformed_output_is_repaired(tokens: str, expected: str) -> None:
     ("tokens", "expected"),
     [
         ("(S (NP NN )NP (VP VBZ )VP . )S", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
-        ("(S (NP DT )NP (VP VBZ )VP . )S", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
         ("(S (NP DT JJ NN )NP (VP VBZ )VP . )S", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
         ("(S (NP DT NN )NP (VP VBZ (NP DT )NP )VP . )S", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
-        ("(S (NP DT NN )NP (VP VBZ )VP", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
         ("(S (NP PRP )NP (VP VBZ )VP . )S", "(S (NP (PRP the) (NN dog)) (VP (VBZ barks)) (. .))"),
-        ("(S (NP PRP NN )NP (VP VBZ )VP . )S", "(S (NP (PRP the) (NN dog)) (VP (VBZ barks)) (. .))"),
     ],
 )
 def test_possible_tags_of_words_locate_missing_and_superfluous_leaves(tokens: str, expected: str) -> None:
@@ -334,9 +326,7 @@ COUNTED_BY_PYEVALB = {
 
 
 @pytest.mark.parametrize("case", COUNTED_BY_PYEVALB.values(), ids=list(COUNTED_BY_PYEVALB))
-def test_brackets_and_tags_are_counted_as_by_pyevalb(
-    case: tuple[str, str, int, int, int, int, int],
-) -> None:
+def test_brackets_and_tags_are_counted_as_by_pyevalb(case: tuple[str, str, int, int, int, int, int]) -> None:
     gold, found, *expected = case
     counted = agreement(tree(gold), tree(found))
     assert [counted.matched, counted.gold, counted.predicted, counted.tags, counted.words] == expected
@@ -387,39 +377,6 @@ def test_a_constituent_labelled_as_a_trace_counts() -> None:
 def test_a_sentence_of_nothing_but_punctuation_is_skipped() -> None:
     dots = tree("(S (: ...) (. .))")
     assert agreement(dots, dots) == Agreement()
-
-
-def spans(text: str, start: int = 0) -> tuple[int, "Counter[tuple[str, int, int]]"]:
-    """Reference implementation on text without punctuation: the end of a bracket, and all brackets within it."""
-    parts = text[1:-1].split(" ", 1)
-    if not parts[1].startswith("("):
-        return start + 1, Counter()
-    end, found, depth, opened = start, Counter[tuple[str, int, int]](), 0, 0
-    for position, letter in enumerate(parts[1]):
-        if letter == "(" and not depth:
-            opened = position
-        depth += (letter == "(") - (letter == ")")
-        if letter == ")" and not depth:
-            end, inner = spans(parts[1][opened : position + 1], end)
-            found += inner
-    if parts[0] != "TOP":
-        found["ADVP" if parts[0] == "PRT" else parts[0], start, end] += 1
-    return end, found
-
-
-NO_PUNCTUATION = TREES.map(lambda text: text.translate({ord(","): "NN", ord("."): "DT", ord("`"): "J"}))
-
-
-@settings(deadline=None)
-@given(NO_PUNCTUATION, st.lists(TOKENS, max_size=40))
-def test_brackets_are_counted_as_by_a_reference_on_the_text(text: str, tokens: list[str]) -> None:
-    gold = tree(text)
-    found = restore(tokens, gold.words)
-    counted = agreement(gold, found)
-    expected, given = spans(text)[1], spans(str(found))[1]
-    assert (counted.matched, counted.gold, counted.predicted) == (
-        *((expected & given).total(), expected.total(), given.total()),
-    )
 
 
 def test_f1_is_computed_over_all_brackets_and_not_averaged_over_sentences() -> None:

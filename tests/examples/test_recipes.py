@@ -130,7 +130,7 @@ def test_wmt14_runs_from_download_to_scores_and_a_second_run_does_nothing(tmp_pa
     assert first.index("The plan") < first.index("nmt-preprocess") < first.index("nmt-train")
     report = (work / "base/scores.txt").read_text(encoding="utf-8")
     assert [name.split("|")[4] for name in re.findall(r"^(?:BLEU|chrF2)\|\S+", report, re.MULTILINE)] == [
-        *("tok:moses-de", "tok:moses-de-compounds", "tok:moses-de-compounds-quotes", "tok:13a", "nc:6"),
+        *("tok:moses-de", "tok:moses-de-compounds", "tok:moses-de-compounds-quotes", "tok:13a", "nc:6")
     ]
     assert re.search(r"the paper: 100000 updates in 12 h on 8 × P100 +3\.3e\+18", first)
     sizes = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in work.glob("text/*.en")}

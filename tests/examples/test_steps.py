@@ -191,10 +191,7 @@ def test_the_list_runs_nothing_and_needs_no_text(run: Run, folder: Path) -> None
 
 @pytest.mark.parametrize(
     ("argument", "said"),
-    [
-        ("RATES=1", "no variable RATES: use WORK, TEXT_DIR, "),
-        ("RATE=fast", "RATE=fast: give a whole number"),
-    ],
+    [("RATES=1", "no variable RATES: use WORK, TEXT_DIR, "), ("RATE=fast", "RATE=fast: give a whole number")],
 )
 def test_an_argument_that_is_no_value_of_a_variable_is_refused(argument: str, said: str, run: Run) -> None:
     assert said in run(argument, code=2).stderr
@@ -226,8 +223,3 @@ def test_a_download_of_different_content_is_refused_and_not_kept(damage: bytes, 
     done = fetch(tmp_path / "server", tmp_path / "file", b"of one size, and the same.")
     assert (done.returncode, "is damaged" in done.stderr) == (1, True)
     assert {path.name for path in tmp_path.iterdir()} == {"server"}
-
-
-def test_a_download_that_fails_is_reported(tmp_path: Path) -> None:
-    done = fetch(tmp_path / "missing", tmp_path / "file", b"content")
-    assert (done.returncode, "the download failed" in done.stderr) == (1, True)

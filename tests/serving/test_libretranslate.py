@@ -64,11 +64,7 @@ def test_a_request_with_q_is_answered_in_the_form_of_libretranslate(
         ({"format": "html"}, 400, 'format "html" is not supported: send "text"'),
         ({"alternatives": -1}, 400, "alternatives: a whole number is expected"),
         ({"q": 7}, 400, "q: a string, or a list of strings, is expected"),
-        (
-            {"nbest": 2},
-            400,
-            'the field "nbest" is unknown (known: q, source, target, format, alternatives, api_key)',
-        ),
+        ({"nbest": 2}, 400, 'the field "nbest" is unknown (known: q, source, target, format, alternatives, api_key)'),
         ({"q": ["a\nb", "c\nd\ne"]}, 413, "5 lines are too many: the limit is 4"),
         ({"q": "x" * 40, "alternatives": 2}, 413, "40 characters times nbest 3 are too many: the limit is 100"),
     ],

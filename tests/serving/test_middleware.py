@@ -79,12 +79,7 @@ def preflight(tokenizer: Tokenizer, origin: str, allowed: tuple[str, ...]) -> An
 
 @pytest.mark.parametrize(
     ("origin", "allowed", "answered"),
-    [
-        (ALLOWED, (ALLOWED,), ALLOWED),
-        (OTHER, ("*",), "*"),
-        (OTHER, (ALLOWED,), None),
-        (ALLOWED, (), None),
-    ],
+    [(ALLOWED, (ALLOWED,), ALLOWED), (OTHER, ("*",), "*"), (OTHER, (ALLOWED,), None), (ALLOWED, (), None)],
 )
 def test_pages_of_allowed_origins_may_use_the_server_and_others_may_not(
     tokenizer: Tokenizer, origin: str, allowed: tuple[str, ...], answered: str | None

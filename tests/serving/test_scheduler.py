@@ -389,15 +389,7 @@ def test_a_body_that_does_not_arrive_in_time_is_answered_408(ask: Ask, monkeypat
     assert (answer.status, answer.values) == (408, {"error": "the body did not arrive within 0 seconds"})
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        None,
-        "text/plain",
-        "application/jsonp",
-        "text/plain, application/json",
-    ],
-)
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/jsonp", "text/plain, application/json"])
 def test_only_json_bodies_are_accepted(kind: str | None, ask: Ask, search: Reverse) -> None:
     """A browser asks before it sends JSON to another origin; it sends the other types without a question."""
     search.may_go.set()

@@ -22,11 +22,7 @@ from nmtkit.data.subwords import Resegmenter
 from nmtkit.errors import UserError
 from nmtkit.model.architectures import make_model
 from nmtkit.text.moses_bpe import FINAL_MARK, MOSES_BPE, MosesBpe, MosesBpeTokenizer, merge_symbols, read_codes
-from nmtkit.text.tokenizer import (
-    Tokenizer,
-    make_tokenizer,
-    tokenizer_differences,
-)
+from nmtkit.text.tokenizer import Tokenizer, make_tokenizer, tokenizer_differences
 from nmtkit.text.vocabulary import SPECIALS, UNK, Vocabulary
 
 LINES = [*ENGLISH, *GERMAN, "", "   ", *hostile_lines(seed=1, count=1000)]
@@ -158,10 +154,7 @@ def changed(**fields: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"{}", changed(version=2), changed(merges=["a"]), changed(merges=None), changed(command="rm")),
-    ],
+    "content", [*(b"", b"{}", changed(version=2), changed(merges=["a"]), changed(merges=None), changed(command="rm"))]
 )
 def test_malformed_settings_are_refused_in_one_line(content: bytes) -> None:
     with pytest.raises(UserError, match=r"moses-bpe|BPE merge") as error:

@@ -4,7 +4,6 @@ import bz2
 import gzip
 import itertools
 import lzma
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,10 +144,3 @@ def test_several_compressed_streams_are_read_as_one_text(tmp_path: Path, suffix:
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESS[suffix](b"one\n") + COMPRESS[suffix](b"two\n"))
     assert list(read_lines(path)) == ["one", "two"]
-
-
-def test_a_corpus_with_a_line_that_is_not_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_MAX_LINE_BYTES", 1 << 20)
-    paths = write_pair(tmp_path, "a\nb\n", "a\n" + "b" * (1 << 20) + "b\n")
-    with pytest.raises(UserError, match=re.escape(str(paths[1]))):
-        list(read_parallel(*paths))

@@ -58,12 +58,6 @@ def test_blank_lines_have_no_tokens(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([]) == ""
 
 
-def test_byte_fallback_encodes_every_character(tokenizer: Tokenizer) -> None:
-    (ids,) = tokenizer.encode(["日本 \U0001f600"])
-    assert UNK not in ids
-    assert tokenizer.decode(ids) == "日本 \U0001f600"
-
-
 def test_bytes_that_are_no_character_have_a_surface() -> None:
     assert _surfaces(["▁a", "<0xE2>", "b", "<0xFF>", "<0xE2>", "<0x82>", "<0xAC>"]) == [
         " a", "\ufffd", "b", "\ufffd", "", "", "€",

@@ -124,10 +124,7 @@ def tagged(datasets: dict[str, Path], tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("--vocab-size", 70), ("--tokenizer", "space", "--min-count", 9)],
-)
+@pytest.mark.parametrize("options", [("--vocab-size", 70), ("--tokenizer", "space", "--min-count", 9)])
 def test_learned_vocabularies_begin_with_the_symbols(options: tuple[object, ...], tagged: Path, run_here: Run) -> None:
     done = run_here(
         *("nmt-preprocess", "-s", "en", "-t", "de", "--trainpref", tagged / "train", "--destdir", tagged / "data"),
