@@ -58,9 +58,8 @@ def test_durations_have_two_units(minutes: float, words: str) -> None:
 def test_the_time_left_is_that_of_updates_of_mean_size_to_the_nearest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    pace = Pace(RunState(update=50), tokens_per_epoch=1000)
-    for _ in range(10):
-        pace.count(80)
+    pace = Pace(tokens_per_epoch=1000)
+    pace.tokens += 10 * 80
     now += 10 * 24  # smaller updates than the mean of 100 tokens, which takes half a minute
     state = RunState(update=60, epoch=2, updates_in_epoch=4, minutes=7.0)
     for stop, expected in (
