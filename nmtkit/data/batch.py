@@ -93,11 +93,7 @@ class Batch(Movable):
     def rows(self, rows: slice) -> "Batch":
         """Select sentence pairs, and keep their padding."""
         return Batch.of(
-            self.src[rows],
-            self.source_lengths[rows],
-            self.tgt_in[rows],
-            self.tgt_out[rows],
-            self.target_lengths[rows],
+            self.src[rows], self.source_lengths[rows], self.tgt_in[rows], self.tgt_out[rows], self.target_lengths[rows]
         )
 
 

@@ -19,13 +19,7 @@ from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoded import EncodedSplit
 from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.filters import PairMarker, make_marker
-from nmtkit.preprocessing.learning import (
-    HasTokenizers,
-    Tokenizers,
-    learn_tokenizers,
-    read_learned,
-    reuse_tokenizers,
-)
+from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, read_learned, reuse_tokenizers
 from nmtkit.preprocessing.line_encoder import make_line_encoders
 from nmtkit.preprocessing.progress import SavedProgress, identify_task
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped

@@ -81,9 +81,7 @@ def partial_path(resolved: Path) -> Path | None:
 
 @contextlib.contextmanager
 def staged_folder(
-    destination: Path,
-    may_replace: Callable[[Path], bool],
-    is_resumable: Callable[[Path], bool] = lambda folder: False,
+    destination: Path, may_replace: Callable[[Path], bool], is_resumable: Callable[[Path], bool] = lambda folder: False
 ) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `destination` at the end, or removed on an error.
 

@@ -15,12 +15,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.training import run_log
 from nmtkit.training.config import StopConfig
 from nmtkit.training.state import RunState
-from nmtkit.training.summary import (
-    Pace,
-    describe_model,
-    duration,
-    idle_devices,
-)
+from nmtkit.training.summary import Pace, describe_model, duration, idle_devices
 
 D, F, W = 8, 12, 20
 SMALL = {"encoder_layers": 1, "decoder_layers": 2, "d_model": D, "d_ff": F, "heads": 2}
