@@ -46,6 +46,8 @@ HIGHEST_IS_BEST = frozenset({"valid_bleu"})  #: of these metrics; the lowest of 
 _BEGINNING = 100  # bytes: the format is the first entry of the header
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
 
+NameParts = Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts, StoredParts]]
+
 
 @dataclass
 class Checkpoint:
@@ -294,11 +296,7 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def from_header(
-    header: dict[str, Any],
-    name_parts: Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts, StoredParts]],
-    read: Callable[[str], bytes],
-) -> Checkpoint:
+def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[str], bytes]) -> Checkpoint:
     """The checkpoint of a header, still without weights, with the tokenizers of both sides.
 
     Their parts have the names that `name_parts` gives by kinds, shared vocabulary or not, and languages; `read` returns

@@ -1,8 +1,9 @@
 """A micro-batch as tensors: collation and padding."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,10 +15,29 @@ from nmtkit.data.corpus import Split
 from nmtkit.text.vocabulary import BOS, PAD
 
 Lengths = NDArray[np.int32] | NDArray[np.int64]
+T = TypeVar("T", bound="Movable")
+
+
+class Movable:
+    """A dataclass whose tensors can be copied together."""
+
+    def to(self: T, device: torch.device) -> T:
+        """Copy the batch to a device, asynchronously if it is in pinned memory."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self: T) -> T:
+        """Copy the batch to pinned memory, from which a GPU can copy asynchronously."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self: T, change: Callable[[Tensor], Tensor]) -> T:
+        batch: Any = self
+        tensors = {name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        copied: T = replace(batch, **tensors)
+        return copied
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """A micro-batch of B sentence pairs, padded at the end. tgt_in is tgt_out shifted right by one, BOS first (§3.1).
 
     Lengths count EOS. `target_indices` are the indices of the target tokens in the flattened tgt_out, without padding.
@@ -73,25 +93,8 @@ class Batch:
     def rows(self, rows: slice) -> "Batch":
         """Select sentence pairs, and keep their padding."""
         return Batch.of(
-            self.src[rows],
-            self.source_lengths[rows],
-            self.tgt_in[rows],
-            self.tgt_out[rows],
-            self.target_lengths[rows],
+            self.src[rows], self.source_lengths[rows], self.tgt_in[rows], self.tgt_out[rows], self.target_lengths[rows]
         )
-
-    def to(self, device: torch.device) -> "Batch":
-        """Copy the batch to a device, asynchronously if it is in pinned memory."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "Batch":
-        """Copy the batch to pinned memory, from which a GPU can copy asynchronously."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        tensors = (self.src, self.source_lengths, self.tgt_in, self.tgt_out, self.target_lengths, self.target_indices)
-        src, source_lengths, tgt_in, tgt_out, target_lengths, target_indices = map(change, tensors)
-        return Batch(src, source_lengths, tgt_in, tgt_out, target_lengths, target_indices, self.source_tokens)
 
 
 def collate(split: Split, indices: Indices) -> Batch:

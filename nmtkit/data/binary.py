@@ -8,7 +8,6 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -139,7 +138,7 @@ class StoredLengths:
 
 
 class TokenFile:
-    """Reads the sentences of one side of a split: `file[i]` is the array of ids of sentence i, EOS included.
+    """Reads the sentences of one side of a split, EOS included.
 
     The files are memory-mapped, so all processes share their pages, and files that replace them later are not read.
     Raises UserError, naming the file, if one is missing, of another format or version, or of the wrong size. Reading
@@ -169,26 +168,14 @@ class TokenFile:
     def __len__(self) -> int:
         return self._sentences
 
-    def __getitem__(self, number: int) -> Tokens:
-        if not 0 <= number < len(self):
-            raise IndexError(f"sentence {number} of {len(self)}")
-        lengths = self.lengths[number : number + 1]
-        begin = int(self._offsets[number])
-        sentence = self._tokens[begin : begin + int(lengths[0])]
-        self._check(sentence, lengths, (number,))
-        return sentence
-
     def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:
         """Read several sentences: their concatenated tokens, and the length of each."""
         lengths = self.lengths[sentences]
         shifts = self._offsets[sentences] - (np.cumsum(lengths) - lengths)  # from result to file offsets
         tokens = self._tokens[np.arange(lengths.sum()) + np.repeat(shifts, lengths)]
-        self._check(tokens, lengths, sentences)
-        return tokens, lengths
-
-    def _check(self, tokens: Tokens, lengths: NDArray[np.int32], sentences: Sequence[int] | Indices) -> None:
         if found := find_invalid_sentence(tokens, lengths, self._vocabulary_size):
             raise UserError(f"{token_path(self.stem)}: sentence {sentences[found[0]]} {found[1]}; {REMEDY}")
+        return tokens, lengths
 
 
 def _map(path: Path) -> mmap.mmap | bytes:

@@ -9,13 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nmtkit.data.binary import REMEDY
-from nmtkit.data.description import (
-    DESCRIPTION,
-    Description,
-    SplitSummary,
-    read_description,
-    tokenizer_files,
-)
+from nmtkit.data.description import DESCRIPTION, Description, SplitSummary, read_description, tokenizer_files
 from nmtkit.data.lines import MAX_NAMED_LINES, LineNumbers, dropped_path
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError

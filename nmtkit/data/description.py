@@ -20,14 +20,7 @@ from nmtkit.storage.outputs import DATASET, DATASET_FORMAT, is_dataset
 from nmtkit.text.languages import is_direction, side_names
 from nmtkit.text.moses_bpe import MOSES_BPE
 from nmtkit.text.reading import read_bytes
-from nmtkit.text.tokenizer import (
-    SPACE,
-    StoredParts,
-    Tokenizer,
-    check_kind,
-    shares_model,
-    shares_vocabulary,
-)
+from nmtkit.text.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary
 from nmtkit.version import __version__
 from nmtkit.wording import quoted, shortened
 

@@ -5,7 +5,7 @@ an update nor their order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.data.batch import Batch, Lengths
+from nmtkit.data.batch import Batch, Lengths, Movable
 from nmtkit.data.mixture import MicroBatch
 from nmtkit.text.vocabulary import BOS, PAD
 
@@ -24,7 +24,7 @@ LengthsOf = Callable[[MicroBatch], tuple[SideLengths, SideLengths]]
 
 
 @dataclass(frozen=True)
-class PackedBatch:
+class PackedBatch(Movable):
     """A micro-batch of N sentence pairs without padding between them. tgt_in is tgt_out shifted, BOS first (§3.1).
 
     Each side ends with a filler of 1 to 128 PADs, which is a sentence of its own without a loss. Lengths count EOS.
@@ -74,24 +74,6 @@ class PackedBatch:
             self.tgt_in[target],
             self.tgt_out[target],
             self.target_lengths[rows],
-        )
-
-    def to(self, device: torch.device) -> "PackedBatch":
-        """Copy the batch to a device, asynchronously if it is in pinned memory."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "PackedBatch":
-        """Copy the batch to pinned memory, from which a GPU can copy asynchronously."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        return replace(
-            self,
-            src=change(self.src),
-            source_lengths=change(self.source_lengths),
-            tgt_in=change(self.tgt_in),
-            tgt_out=change(self.tgt_out),
-            target_lengths=change(self.target_lengths),
         )
 
 

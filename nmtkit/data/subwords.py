@@ -12,7 +12,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, groupby
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,12 @@ from nmtkit.text.vocabulary import EOS, UNK
 
 Drawn = tuple[NDArray[np.int64], NDArray[np.int32]]  # tokens, lengths
 Draw = Callable[[], float]  # a random number in [0, 1)
+# Samples ids for a word, or for any text if pieces can span words; None if a piece is not in the vocabulary.
+Segmenter = Callable[[str, Draw], Sequence[int] | None]
 Scores = dict[str, tuple[float, int]]  # score and id of each normal piece
 
 _MAX_CACHED_CHARACTERS = 32  # longer words seldom occur again
 _MAX_CACHED = 1 << 18  # words or partial segmentations, about 120 MB
-
-
-class Segmenter(Protocol):
-    """Samples a segmentation of one word, or of any text if pieces can span words."""
-
-    def __call__(self, text: str, draw: Draw) -> Sequence[int] | None:
-        """Sample the ids of the pieces of `text`; None if the sample has a piece outside the vocabulary."""
 
 
 class SubwordSampling:

@@ -19,13 +19,7 @@ from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoded import EncodedSplit
 from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.filters import PairMarker, make_marker
-from nmtkit.preprocessing.learning import (
-    HasTokenizers,
-    Tokenizers,
-    learn_tokenizers,
-    read_learned,
-    reuse_tokenizers,
-)
+from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, read_learned, reuse_tokenizers
 from nmtkit.preprocessing.line_encoder import make_line_encoders
 from nmtkit.preprocessing.progress import SavedProgress, identify_task
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
@@ -68,11 +62,7 @@ def preprocess(
     marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
     task = identify_task(files, vocabulary, cleaning, statuses | _statuses(cleaning.files), reused)
     with (
-        staged_folder(
-            files.destdir,
-            may_replace,
-            lambda folder: SavedProgress.load(folder, task) is not None,
-        ) as folder,
+        staged_folder(files.destdir, may_replace, lambda made: SavedProgress.load(made, task) is not None) as folder,
         WorkerPool(files.workers) as pool,
     ):
         progress = SavedProgress.resume(folder, task)
@@ -88,8 +78,13 @@ def preprocess(
         _check_unchanged(statuses)
         summaries = [split.summary(files.languages) for split in progress.splits]
         write_description(folder, files.languages, *tokenizers, summaries, files.source_tag, progress.files)
-        dataset = _open_result(folder)
-        _remove_temporary_files(folder)
+        try:
+            dataset = Dataset.open(folder)
+        except UserError as error:  # the files do not fit the description: they must not replace an earlier dataset
+            raise RunError(str(error)) from error
+        for path in folder.iterdir():
+            if not is_dataset_file(path.name):
+                path.unlink()
     dataset.folder = files.destdir  # the folder has been renamed
     if files.report:
         write_report(files.report, dataset, progress.splits[0])
@@ -140,23 +135,6 @@ def _second_pass(
             )
             encode_split(split, paths, progress.pairs[name], encoder, given_marks, writer, pool)
         _report(split, files.languages, warn_unknown=not (is_cleaned and is_learned))
-
-
-def _open_result(folder: Path) -> Dataset:
-    """Open the new dataset.
-
-    Raises RunError if the files do not fit the description: an earlier dataset must not be replaced by them.
-    """
-    try:
-        return Dataset.open(folder)
-    except UserError as error:
-        raise RunError(str(error)) from error
-
-
-def _remove_temporary_files(folder: Path) -> None:
-    for path in folder.iterdir():
-        if not is_dataset_file(path.name):
-            path.unlink()
 
 
 def _statuses(paths: Iterable[Path]) -> dict[Path, os.stat_result]:

@@ -17,13 +17,13 @@ from nmtkit.console.log import logger
 from nmtkit.data.description import FileRecord, record_file
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit
-from nmtkit.storage.atomic import fsync, fsync_entries
+from nmtkit.storage.atomic import fsync, fsync_entries, staged_file
 from nmtkit.storage.files import sha256, sha256_of_fields
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.version import __version__
 from nmtkit.wording import counted
 
-PROGRESS_FILE, NEW_PROGRESS_FILE = "progress.json", "progress.json.new"  #: temporary files in the dataset folder
+PROGRESS_FILE = "progress.json"  #: temporary file in the dataset folder
 _WITHOUT_EFFECT = ("destdir", "workers", "report")  # on the files of the dataset
 
 
@@ -59,7 +59,7 @@ class SavedProgress:
         self.files = {
             path.name: record_file(path, known)
             for path in sorted(folder.iterdir())
-            if path.name not in (PROGRESS_FILE, NEW_PROGRESS_FILE) and path.stat().st_size
+            if path.name != PROGRESS_FILE and path.stat().st_size
         }
         for name, record in self.files.items():
             if record != known.get(name):
@@ -69,10 +69,8 @@ class SavedProgress:
         fields["splits"] = [split.to_dict() for split in self.splits]
         fields["files"] = self.files
         fields["sha256"] = sha256_of_fields(fields)
-        (folder / NEW_PROGRESS_FILE).write_text(json.dumps(fields), encoding="utf-8")
-        fsync(folder / NEW_PROGRESS_FILE)
-        (folder / NEW_PROGRESS_FILE).replace(folder / PROGRESS_FILE)
-        fsync_entries(folder)
+        with staged_file(folder / PROGRESS_FILE) as file:
+            file.write(json.dumps(fields).encode())
 
     @classmethod
     def load(cls, folder: Path, task: str) -> "SavedProgress | None":
@@ -145,9 +143,6 @@ def identify_task(
         hashlib.sha256(content).hexdigest() for one in reused or () for content in (one.vocab.to_bytes(), one.model)
     ]
     programs = [__version__, version("sentencepiece")]
-    read = [
-        (str(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        for path, found in statuses.items()
-    ]
+    read = [(str(path), found.st_size, found.st_mtime_ns) for path, found in statuses.items()]
     parts = [programs, options, vocabulary.to_dict(), cleaning.to_dict(), read, tokenizers]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()

@@ -59,7 +59,7 @@ class MarkFiles(NamedTuple):
     """The temporary files of the training text: a mark and, to find duplicates, a hash for each pair."""
 
     marks: BinaryIO
-    hashes: BinaryIO | None
+    hashes: BinaryIO
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,7 @@ def scan(
                 total.update(counted)
             if files is not None:
                 files.marks.write(block.marks.tobytes())
-                if files.hashes is not None:
-                    files.hashes.write(block.hashes)
+                files.hashes.write(block.hashes)
             progress.advance(block.pairs)
     pairs = int(marked.sum())
     if not has_text:

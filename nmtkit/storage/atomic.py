@@ -33,13 +33,11 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
     destination = resolve_file(destination)
     staging = None if _is_special(destination) else _hidden_path(destination)
     try:
-        with _open_new(staging or destination, destination) as file:
+        with _as_run_errors(destination), _open_new(staging or destination, destination) as file:
             yield file
             file.flush()
             if staging is not None:
                 _publish(file, staging, destination)
-    except OSError as error:
-        raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:
         if staging is not None:
             with contextlib.suppress(OSError):
@@ -64,14 +62,12 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
         return
     file = _open_locked(partial, destination)
     try:
-        with file:
+        with _as_run_errors(destination), file:
             if not resume:
                 file.truncate()
             yield file
             file.flush()
             _publish(file, partial, destination)
-    except OSError as error:
-        raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(OSError):
             if not partial.stat().st_size:
@@ -85,9 +81,7 @@ def partial_path(resolved: Path) -> Path | None:
 
 @contextlib.contextmanager
 def staged_folder(
-    destination: Path,
-    may_replace: Callable[[Path], bool],
-    is_resumable: Callable[[Path], bool] = lambda folder: False,
+    destination: Path, may_replace: Callable[[Path], bool], is_resumable: Callable[[Path], bool] = lambda folder: False
 ) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `destination` at the end, or removed on an error.
 
@@ -99,7 +93,7 @@ def staged_folder(
     """
     destination = resolve(destination)
     _check_replaceable(destination, may_replace)
-    with _claimed_folder(destination, is_resumable) as staging:
+    with _as_run_errors(destination), _claimed_folder(destination, is_resumable) as staging:
         try:
             _check_replaceable(destination, may_replace)  # again: it may have been restored
             yield staging
@@ -108,12 +102,10 @@ def staged_folder(
                 fsync(path)
             fsync_entries(staging)
             _put_in_place(staging, destination)
-        except BaseException as error:
+        except BaseException:
             with contextlib.suppress(OSError, RunError):  # kept if it cannot be read now
                 if staging.exists() and not is_resumable(staging):
                     shutil.rmtree(staging)
-            if isinstance(error, OSError):
-                raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
             raise
 
 
@@ -123,7 +115,7 @@ def link_file(source: Path, destination: Path) -> None:
     Copies the file if the file system has no hard links, and raises the errors of `staged_file`.
     """
     staging = _hidden_path(destination)
-    try:
+    with _as_run_errors(destination):
         try:
             os.link(source, staging)
         except OSError:  # a file system without hard links
@@ -134,8 +126,6 @@ def link_file(source: Path, destination: Path) -> None:
             staging.replace(destination)
         finally:
             staging.unlink(missing_ok=True)  # renaming over a link to the same file does nothing
-    except OSError as error:
-        raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
 
 
 def remove_partial_files(folder: Path, is_own: Callable[[str], bool]) -> None:
@@ -167,7 +157,7 @@ def resolve(path: Path) -> Path:
 
 def resolve_file(path: Path) -> Path:
     """Resolve the symlinks of a file to write. Special files stay as they are: /dev/stdout may be an unnamed pipe."""
-    return path if path.exists() and not path.is_file() else resolve(path)
+    return path if _is_special(path) else resolve(path)
 
 
 def lock(descriptor: int, name: str) -> bool:
@@ -202,6 +192,14 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _as_run_errors(destination: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
 
 
 def _hidden_path(destination: Path, kind: str = "partial") -> Path:

@@ -1,4 +1,4 @@
-"""Reads files: memory maps, SHA-256 checksums, and values of JSON."""
+"""Reads files: memory maps, SHA-256 checksums, and JSON."""
 
 import hashlib
 import json
@@ -9,8 +9,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-
-from nmtkit.wording import quoted
 
 _CHUNK_BYTES = 1 << 20
 
@@ -55,17 +53,3 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-def parse_count(value: object) -> int:
-    """Return a parsed value that is an integer from 0 to 2**63 - 1. Raises ValueError for any other value."""
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{quoted(value)} is not a count")
-    return value
-
-
-def parse_text(value: object) -> str:
-    """Return a parsed value that is a string. Raises ValueError for any other value."""
-    if not isinstance(value, str):
-        raise ValueError(f"{quoted(value)} is not a text")
-    return value

@@ -124,12 +124,7 @@ class UpdateGradient:
         self._wrap()
 
     def compute(
-        self,
-        update: int,
-        share: Share,
-        tokens: int,
-        votes: Sequence[float],
-        dataset_of: Sequence[int] = (),
+        self, update: int, share: Share, tokens: int, votes: Sequence[float], dataset_of: Sequence[int] = ()
     ) -> tuple[Tensor, list[float]]:
         """The gradient of the mean loss per target token, of which the update has `tokens` on all ranks.
 

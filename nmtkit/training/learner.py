@@ -18,7 +18,7 @@ from nmtkit.training.construction import build_model
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.fine_tuning import freeze
 from nmtkit.training.loss import MicroBatchLoss
-from nmtkit.training.optim import make_optimizer, optimizer_tensors, take_step
+from nmtkit.training.optim import make_optimizer, take_step
 from nmtkit.training.ranks import Ranks
 
 
@@ -74,10 +74,6 @@ class Learner:
         averaged = self.average.in_model() if self.average else contextlib.nullcontext()
         with autocast(self.device, self.precision), averaged:
             yield
-
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """The optimizer state for a checkpoint."""
-        return optimizer_tensors(self.optimizer, self.model)
 
     def checkpoint(self, progress: dict[str, Any], optimizer: dict[str, Tensor]) -> Checkpoint:
         """A checkpoint of the current state; `progress` is the rest of the run's."""

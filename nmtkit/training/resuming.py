@@ -190,25 +190,19 @@ def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bo
 
     Checkpoints without these versions have version 1.
     """
-    used = progress.get("data_order_version", 1)
-    if used != ORDER_VERSION and not reset:
-        message = "data order is version %d, the checkpoint has version %d: batches differ from here on"
-        if state.part or state.updates_in_part:
-            message += f", and the rest of epoch {state.epoch} may repeat some sentence pairs and omit others"
-        logger.warning(message, ORDER_VERSION, used)
-    used = progress.get("loss_version", 1)
-    if used != LOSS_VERSION:
-        logger.warning(
-            "the loss is version %d, the checkpoint has version %d: losses and weights differ slightly from here on",
-            LOSS_VERSION,
-            used,
-        )
-    used, before = progress.get("schedule_version", 1), progress["options"].get("optimizer", {})
-    if used != SCHEDULE_VERSION and schedule in ENDING_SCHEDULES and before.get("lr_schedule") == schedule:
-        message = (
-            "--lr-schedule %s is version %d, the checkpoint has version %d: learning rates after the warm-up differ"
-        )
-        logger.warning(message, schedule, SCHEDULE_VERSION, used)
+    batches, before = "batches differ from here on", progress["options"].get("optimizer", {})
+    if state.part or state.updates_in_part:
+        batches += f", and the rest of epoch {state.epoch} may repeat some sentence pairs and omit others"
+    follows = schedule in ENDING_SCHEDULES and before.get("lr_schedule") == schedule
+    rates, losses = "learning rates after the warm-up differ", "losses and weights differ slightly from here on"
+    for subject, name, current, effect, matters in (
+        ("data order", "data_order_version", ORDER_VERSION, batches, not reset),
+        ("the loss", "loss_version", LOSS_VERSION, losses, True),
+        (f"--lr-schedule {schedule}", "schedule_version", SCHEDULE_VERSION, rates, follows),
+    ):
+        used = progress.get(name, 1)
+        if matters and used != current:
+            logger.warning("%s is version %d, the checkpoint has version %d: %s", subject, current, used, effect)
 
 
 def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collection[str]) -> dict[str, Any]:

@@ -71,12 +71,12 @@ class RunLog:
 
     def start(self, state: RunState, data: TrainingData) -> None:
         """Start to measure the pace."""
-        self.pace = Pace(state, data.tokens_per_epoch)
+        self.first, self.pace = state.update + 1, Pace(data.tokens_per_epoch)
 
     def plan(self, work: Work) -> None:
         """Count an update for the pace, and describe the first one."""
         first, self.updates_per_epoch = not self.updates_per_epoch, work.update.updates_per_epoch
-        self.pace.count(int(work.lengths[1].sum()))
+        self.pace.tokens += int(work.lengths[1].sum())
         if not first:
             return
         micro_batches = len(work.update.micro_batches)
@@ -90,10 +90,10 @@ class RunLog:
 
         Returns the numbers for the progress bar.
         """
-        if self.pace.updates(state) == 1:
+        if state.update == self.first:
             is_long = time.monotonic() - self.pace.began > LONG_UPDATE and not self.options.compute.compile
             self.updates_to_measure = 1 if is_long else UPDATES_TO_MEASURE
-        if self.pace.updates(state) == self.updates_to_measure:
+        if state.update - self.first + 1 == self.updates_to_measure:
             logger.info("time left: %s", duration(self.minutes_left(state)))
         return describe_progress(window, self.minutes_left(state))
 

@@ -22,15 +22,7 @@ from nmtkit.model.config import ModelConfig
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.storage.atomic import link_file, lock, remove_partial_files, staged_file
 from nmtkit.storage.outputs import refuse_dataset
-from nmtkit.storage.run_files import (
-    BEST,
-    LAST,
-    OPTIONS,
-    UNUSABLE,
-    checkpoint_path,
-    is_run_file,
-    list_checkpoints,
-)
+from nmtkit.storage.run_files import BEST, LAST, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record, recorded_options

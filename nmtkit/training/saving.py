@@ -8,11 +8,11 @@ from nmtkit.storage.run_files import list_checkpoints
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.learner import Learner
 from nmtkit.training.metrics import MetricsWriter
+from nmtkit.training.optim import optimizer_tensors
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.record import make_record
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, Window
-from nmtkit.training.summary import describe_divergence
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import Validator
 
@@ -46,24 +46,25 @@ class Saver:
         if self.saved == state.update:
             return
         self._check_weights(state)
-        optimizer = self.learner.optimizer_tensors()
+        optimizer = optimizer_tensors(self.learner.optimizer, self.learner.model)
         failure = self.ranks.run_on_main(lambda: self._write(state, window, optimizer, metrics))
         if failure is None:
             self.saved, self._failures = state.update, 0
             return
         self._failures += 1
         if last or self._failures >= _MAX_FAILURES:
-            if list_checkpoints(self.save_dir.folder):
-                raise self.ranks.report_once(RunError(f"{failure}; earlier checkpoints are intact"))
-            raise self.ranks.report_once(RunError(f"{failure}; there is no earlier checkpoint"))
+            has_earlier = list_checkpoints(self.save_dir.folder)
+            left = "earlier checkpoints are intact" if has_earlier else "there is no earlier checkpoint"
+            raise self.ranks.report_once(RunError(f"{failure}; {left}"))
         logger.warning("%s; the next save tries again", failure)
 
     def divergence(self, state: RunState) -> str:
         """How the error of a run that has diverged ends."""
-        return describe_divergence(self._has_earlier(state))
-
-    def _has_earlier(self, state: RunState) -> bool:
-        return any(update < state.update for update, _ in list_checkpoints(self.save_dir.folder))
+        if any(update < state.update for update, _ in list_checkpoints(self.save_dir.folder)):
+            left = "earlier checkpoints are intact. Lower"
+        else:
+            left = "it has no earlier checkpoint. Use another --save-dir, and lower"
+        return f"the run has diverged; {left} --lr-scale or --lr, warm up longer, or set --clip-norm"
 
     def _check_weights(self, state: RunState) -> None:
         """Raise RunError if a weight is not finite: the run has diverged. All ranks have the same weights."""

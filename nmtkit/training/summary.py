@@ -102,15 +102,6 @@ def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
     )
 
 
-def describe_divergence(has_earlier: bool) -> str:
-    """How the error of a run that has diverged ends; `has_earlier` is whether it has a checkpoint from before."""
-    if has_earlier:
-        left = "earlier checkpoints are intact. Lower"
-    else:
-        left = "it has no earlier checkpoint. Use another --save-dir, and lower"
-    return f"the run has diverged; {left} --lr-scale or --lr, warm up longer, or set --clip-norm"
-
-
 def describe_dry_run(window: Window, minutes_left: float) -> str:
     """The duration of one update, and of the run."""
     averages = window.averages()
@@ -141,18 +132,10 @@ def next_command(folder: Path, checkpoints: Sequence[int]) -> str:
 class Pace:
     """Estimates the time left from the target tokens per second since the start."""
 
-    def __init__(self, state: RunState, tokens_per_epoch: float) -> None:
-        """`tokens_per_epoch` and the counted tokens are stored target tokens, without sampled subwords."""
-        self.update, self.began = state.update, time.monotonic()
+    def __init__(self, tokens_per_epoch: float) -> None:
+        """`tokens_per_epoch` and `tokens`, those since the start, are stored target tokens: no sampled subwords."""
+        self.began = time.monotonic()
         self.tokens_per_epoch, self.tokens = tokens_per_epoch, 0
-
-    def count(self, tokens: int) -> None:
-        """Count the target tokens of an update."""
-        self.tokens += tokens
-
-    def updates(self, state: RunState) -> int:
-        """Updates since the start."""
-        return state.update - self.update
 
     def minutes_left(self, state: RunState, stop: StopConfig, updates_per_epoch: int) -> float:
         """Minutes until the first limit of `stop`; 0 before the first update.

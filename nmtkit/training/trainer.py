@@ -265,7 +265,7 @@ class Trainer:
     def _ahead(self) -> int:
         """The number of updates that the device may still be computing while the host prepares the next one.
 
-        None after a skipped update, so that the run stops with the last of `--max-skips`.
+        0 after a skipped update, so that the run stops with the last of `--max-skips`.
         """
         may_diverge = self.state.skipped_in_a_row or self.options.optimizer.max_skips == 1
         return 0 if may_diverge or self.ranks.device.type == "cpu" else 1

@@ -9,7 +9,7 @@ import torch
 
 from nmtkit.checkpoint import HIGHEST_IS_BEST
 from nmtkit.console.log import Progress
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch import collate
 from nmtkit.data.batching import batch_by_tokens
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig, StreamConfig
@@ -147,14 +147,9 @@ class Validator:
                 if should_stop():
                     break
                 batch = collate(self.split, self.batches[number])
-                sums[2 * number : 2 * number + 2] = self._losses(loss, batch.to(device))
+                sums[2 * number : 2 * number + 2] = torch.stack(loss(batch.to(device))).tolist()
                 progress.advance()
         return sums
-
-    def _losses(self, loss: MicroBatchLoss, batch: Batch) -> list[float]:
-        """Loss and nll of a batch."""
-        losses: list[float] = torch.stack(loss(batch)).tolist()
-        return losses
 
     def _translations(self, model: TranslationModel, mine: range, should_stop: Callable[[], bool]) -> dict[int, str]:
         """The translation of each sentence in the batches that are `mine`, by its number."""

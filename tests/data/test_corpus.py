@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -168,10 +169,7 @@ def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path) -> None:
         Dataset.open(dataset).split("train")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../outside", "/etc/passwd", "sub/vocab.en.txt", "notes.txt", "valid.en.bin"],
-)
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "sub/vocab.en.txt", "notes.txt", "valid.en.bin"])
 def test_a_description_that_lists_a_foreign_file_is_refused(dataset: Path, name: str) -> None:
     (dataset.parent / "outside").write_bytes(b"abc")
     facts = {"bytes": 3, "sha256": hashlib.sha256(b"abc").hexdigest()}
@@ -208,16 +206,11 @@ def test_pairs_too_long_for_max_tokens_are_counted_and_located(
         train.check_lengths("--max-tokens", 1, "stay")
 
 
-def test_only_a_dataset_may_be_replaced(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [0, 100])
+def test_only_a_dataset_may_be_replaced_also_a_damaged_one(cut: int, dataset: Path, tmp_path: Path) -> None:
+    description = dataset / "dataset.json"
+    os.truncate(description, description.stat().st_size - cut)
     assert may_replace(dataset)
     (dataset / "checkpoint_last.pt").touch()
     assert not may_replace(dataset)
     assert not may_replace(tmp_path)
-
-
-def test_a_damaged_dataset_may_be_replaced(dataset: Path) -> None:
-    description = dataset / "dataset.json"
-    description.write_bytes(description.read_bytes()[:-100])
-    assert may_replace(dataset)
-    (dataset / "thesis").touch()
-    assert not may_replace(dataset)

@@ -8,9 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from nmtkit.data import batching
-from nmtkit.data.batching import BatchSampler, DataPosition
-from nmtkit.data.binary import Indices
-from nmtkit.data.mixture import BEGINNING, MicroBatch, MixedUpdate, Mixture, MixturePosition, seed_of
+from nmtkit.data.batching import BatchSampler
+from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, MixturePosition, seed_of
 
 BATCH_TOKENS, MAX_TOKENS = 4000, 1000
 SIZES = (3000, 700, 40)  # pairs
@@ -116,22 +115,3 @@ def by_corpus(twins: Mixture) -> list[list[MicroBatch]]:
     """The micro-batches of each of two corpora in the first five updates."""
     micro_batches = [each for update in plan(twins.updates(), 5) for each in update.micro_batches]
     return [[each for each in micro_batches if each.corpus == corpus] for corpus in (0, 1)]
-
-
-def test_planning_reads_only_a_part_of_each_corpus() -> None:
-    class Asked:
-        """Lengths of a huge corpus, which count the sentences asked for."""
-
-        asked = 0
-
-        def __len__(self) -> int:
-            return 10**12
-
-        def __getitem__(self, sentences: Indices, /) -> NDArray[np.int32]:
-            Asked.asked += len(sentences)
-            return (10 + sentences % 50).astype(np.int32)
-
-    huge = Mixture([(Asked(), Asked())] * 3, SHARES, BATCH_TOKENS, MAX_TOKENS, seed=1)
-    position = MixturePosition(DataPosition(7, 654_321, 2), BEGINNING.others)
-    plan(huge.updates(position), 3)
-    assert Asked.asked < 8 * batching.PART

@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import Train
 from training_runs import OPTIONS, TRAIN, assert_near, finish, start
 
-from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.batching import START, DataPosition
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.mixture import BEGINNING, Mixture, MixturePosition
@@ -146,15 +144,6 @@ def test_cached_words_are_sampled_like_uncached_words() -> None:
             assert fresh(text, random.Random(3).random) == used(text, random.Random(3).random)
 
 
-def test_sampling_returns_none_for_a_text_that_the_pieces_cannot_spell() -> None:
-    without_b = {piece: score for piece, score in SCORES.items() if piece != "b"}
-    draws = {tuple(BPEDropout(without_b, 0.5)("abc", random.Random(n).random) or ()) for n in range(50)}
-    assert () in draws
-    assert (SCORES["abc"][1],) in draws
-    assert UnigramSampling(without_b, 0.5)("abdb", random.Random(1).random) is None
-    assert UnigramSampling(SCORES, 0.5)("aé", random.Random(1).random) is None
-
-
 # --- the pairs of a dataset
 
 
@@ -271,16 +260,6 @@ def test_token_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
     assert target_tokens == sum(int((batch.tgt_out != PAD).sum()) for _, batch in share) > sum(work.target_tokens)
     assert counted.tokens == target_tokens + sum(int((batch.src != PAD).sum()) for _, batch in share)
     assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for _, batch in share)
-
-
-def test_a_run_with_sampled_subwords_resumes_like_an_uninterrupted_run(train: Train, tmp_path: Path) -> None:
-    options = ("--subword-sampling", 0.2, "--validate-every", 100)
-    train(tmp_path / "straight", *options, "--max-updates", 14)
-    train(tmp_path / "stopped", *options, "--max-updates", 5)
-    train(tmp_path / "stopped", *options, "--max-updates", 14)
-    straight, stopped = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("straight", "stopped"))
-    assert all(torch.equal(weight, stopped.weights[name]) for name, weight in straight.weights.items())
-    assert straight.progress["options"]["batches"]["subword_sampling"] == 0.2
 
 
 @pytest.mark.slow

@@ -185,18 +185,6 @@ def test_a_signal_near_the_last_update_loses_neither_its_validation_nor_its_log_
     assert (tmp_path / "checkpoint_best.pt").samefile(tmp_path / "checkpoint_7.pt")
 
 
-@pytest.mark.slow
-def test_sigusr1_saves_a_checkpoint_and_the_run_continues(datasets: dict[str, Path], tmp_path: Path) -> None:
-    with running(command(datasets, tmp_path, "--save-every", 100_000, "--validate-every", 100_000)) as process:
-        wait_for(lambda: reached(tmp_path, 9), process)
-        process.send_signal(signal.SIGUSR1)
-        wait_for(lambda: updates(tmp_path) != [], process)
-        first = updates(tmp_path)[0]
-        assert process.wait(timeout=PATIENCE) == 0
-    assert 9 <= first < END
-    assert updates(tmp_path)[-1] == END
-
-
 def test_sigusr1_saves_one_checkpoint(
     train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,15 +48,3 @@ def test_the_folder_of_a_process_at_work_is_not_taken_for_a_leftover(tmp_path: P
         ):
             raise AssertionError
     assert (tmp_path / "folder/file").read_text() == "first"
-
-
-def test_a_moved_save_folder_is_not_mixed_up_with_the_one_in_its_place(tmp_path: Path) -> None:
-    run = SaveDir(CheckpointConfig(save_dir=tmp_path / "run"))
-    with run.locked():
-        run.check_place()
-        (tmp_path / "run").rename(tmp_path / "moved")
-        for _ in range(2):
-            with pytest.raises(Exception, match="was moved or removed"):
-                run.check_place()
-            (tmp_path / "run").mkdir(exist_ok=True)
-    assert (tmp_path / "run").exists()

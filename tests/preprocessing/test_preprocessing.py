@@ -5,11 +5,9 @@ import gzip
 import itertools
 import json
 import lzma
-import math
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -27,7 +25,6 @@ from nmtkit.data.corpus import Dataset, Split
 from nmtkit.errors import RunError, UserError
 from nmtkit.preprocessing import dedup, pipeline
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
-from nmtkit.preprocessing.learning import sample_positions
 from nmtkit.preprocessing.pipeline import preprocess
 from nmtkit.text import reading as text
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
@@ -217,14 +214,6 @@ def test_separate_vocabularies_are_reused_for_the_same_languages_only(tmp_path: 
         preprocess(files, VocabularyConfig(vocab_from=first.folder), CleaningConfig())
 
 
-@pytest.mark.parametrize(("total", "wanted"), [(0, 0), (1, 1), (10, 3), (1000, 999)])
-def test_a_sample_is_spread_over_the_text_without_duplicates(total: int, wanted: int) -> None:
-    places = list(sample_positions(total, wanted, seed=1))
-    assert len(places) == wanted
-    assert places == sorted(set(places))
-    assert all(math.floor(number * total / wanted) <= place < total for number, place in enumerate(places))
-
-
 @pytest.mark.usefixtures("small_blocks")
 def test_sentencepiece_is_trained_on_the_sample_only(tmp_path: Path) -> None:
     prefix = write_pairs(tmp_path / "text", [("abc", "cba")] * 99 + [("z", "q")])
@@ -311,11 +300,7 @@ def both(split: str, content: bytes) -> dict[str, bytes | None]:
 
 # What is written into the folder (None: removed), further options, and the message.
 BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
-    "different line counts": (
-        {"train.de": b"ein Satz\n"},
-        [],
-        r"train\.en has 120 lines and .*train\.de has 1:",
-    ),
+    "different line counts": ({"train.de": b"ein Satz\n"}, [], r"train\.en has 120 lines and .*train\.de has 1:"),
     "a missing side": ({"test.de": None}, [], r"no file .*test\.de"),
     "an empty text": (both("train", b""), [], r"train\.en and .*train\.de are empty: leave out this corpus"),
     "not UTF-8": (
@@ -393,20 +378,6 @@ def test_a_vocabulary_is_required_without_training_text(corpus: Path) -> None:
         make(corpus, test=[str(corpus / "test")])
     with pytest.raises(UserError, match="no text: give --trainpref"):
         make(corpus)
-
-
-def test_a_full_disk_gives_exit_code_1_and_no_dataset(corpus: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(COMMAND), *arguments(corpus, "--quiet")],
-        capture_output=True,
-        check=False,
-        timeout=PATIENCE,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)),
-    )
-    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
-    assert b"cannot write" in done.stderr
-    assert b"File too large" in done.stderr
-    assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
 
 
 # Runs that are cut off

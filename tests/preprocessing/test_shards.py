@@ -4,18 +4,12 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from patience import PATIENCE
-from repository import BIN
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
@@ -243,24 +237,3 @@ def test_a_resumed_run_removes_everything_written_after_the_last_save(
         made = contents(make(prefix, "killed", "300").folder)
     assert "resuming after 5 shards of train" in caplog.messages
     assert made == contents(make(prefix, "straight", "300").folder)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_command_resumes_after_a_signal(prefix: str, number: signal.Signals) -> None:
-    for name in ("one.en", "one.de"):
-        Path(prefix, name).write_text(Path(prefix, name).read_text() * 200)
-    command = [sys.executable, str(BIN / "nmt-preprocess"), "-s", "en", "-t", "de", "--trainpref", f"{prefix}/one"]
-    command += ["--tokenizer", "space", "--shard-size", "20K", "--workers", "2", "--destdir"]
-    subprocess.run([*command, f"{prefix}/straight"], check=True, timeout=PATIENCE, capture_output=True)
-    process = subprocess.Popen([*command, f"{prefix}/killed"], stderr=subprocess.PIPE)
-    deadline = time.monotonic() + PATIENCE
-    while not [*Path(prefix).glob(".killed.*.partial/train.00001.en.bin")]:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(number)
-    process.communicate(timeout=PATIENCE)
-    assert not Path(prefix, "killed").exists()
-    done = subprocess.run([*command, f"{prefix}/killed"], check=True, timeout=PATIENCE, capture_output=True)
-    assert b"resuming after" in done.stderr
-    assert contents(Path(prefix, "killed")) == contents(Path(prefix, "straight"))

@@ -59,35 +59,15 @@ def test_the_mean_is_computed_in_float64(folder: Path) -> None:
     average = average_checkpoints(paths)
     loaded = [load_checkpoint(path).weights for path in paths]
     assert average.weights.keys() == loaded[0].keys()
+    assert average.optimizer is None
     for name, tensor in average.weights.items():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, torch.stack([weights[name].double() for weights in loaded]).mean(0).float())
 
 
-def test_small_differences_between_large_weights_survive(tmp_path: Path, make_checkpoint: Make) -> None:
-    paths = [tmp_path / f"{number}.pt" for number in range(8)]
-    for number, path in enumerate(paths):
-        checkpoint = make_checkpoint()
-        checkpoint.weights = {n: torch.full_like(t, 2.0**24 + 2 * number) for n, t in checkpoint.weights.items()}
-        save_checkpoint(path, checkpoint)
-    for tensor in average_checkpoints(paths).weights.values():
-        assert (tensor.double() == torch.tensor(2.0**24 + 7, dtype=torch.float64).float().double()).all()
-
-
-def test_the_largest_numbers_have_a_finite_mean(tmp_path: Path, make_checkpoint: Make) -> None:
-    largest = torch.finfo(torch.float32).max
-    paths = [tmp_path / f"{number}.pt" for number in range(3)]
-    for path in paths:
-        checkpoint = make_checkpoint()
-        checkpoint.weights = {name: torch.full_like(tensor, largest) for name, tensor in checkpoint.weights.items()}
-        save_checkpoint(path, checkpoint)
-    assert all((tensor == largest).all() for tensor in average_checkpoints(paths).weights.values())
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("order", [("good.pt", "bad.pt"), ("bad.pt", "good.pt"), ("bad.pt",)], ids="-".join)
+@pytest.mark.parametrize(("value", "order"), [(math.nan, ("good.pt", "bad.pt")), (math.inf, ("bad.pt", "good.pt"))])
 def test_nonfinite_weights_are_refused_with_the_names_of_checkpoint_and_parameter(
-    order: tuple[str, ...], value: float, tmp_path: Path, make_checkpoint: Make
+    value: float, order: tuple[str, ...], tmp_path: Path, make_checkpoint: Make
 ) -> None:
     save_checkpoint(tmp_path / "good.pt", dataclasses.replace(make_checkpoint(), ema=make_checkpoint(seed=2).weights))
     bad = load_checkpoint(tmp_path / "good.pt")
@@ -132,13 +112,6 @@ def test_a_checkpoint_that_vanishes_repeatedly_ends_in_an_error(folder: Path) ->
     assert 1 < len(chosen) < 10
 
 
-def test_the_average_of_one_checkpoint_has_its_weights_and_no_optimizer_state(folder: Path) -> None:
-    average = average_checkpoints([folder / "checkpoint_10.pt"])
-    original = load_checkpoint(folder / "checkpoint_10.pt")
-    assert all(torch.equal(average.weights[name], tensor) for name, tensor in original.weights.items())
-    assert average.optimizer is None
-
-
 def test_moving_averages_are_averaged_if_checkpoints_have_them(tmp_path: Path, make_checkpoint: Make) -> None:
     paths = [tmp_path / f"{number}.pt" for number in range(3)]
     for number, path in enumerate(paths):
@@ -174,12 +147,6 @@ def test_tied_weights_stay_tied(share: str, tmp_path: Path, make_checkpoint: Mak
 def test_last_means_the_newest_by_update(folder: Path) -> None:
     assert updates(last_checkpoints(folder, 3)) == [30, 40, 100]
     assert updates(last_checkpoints(folder, 2, until=39)) == [20, 30]
-
-
-@pytest.mark.parametrize("choose", [last_checkpoints, best_checkpoints])
-def test_more_checkpoints_than_there_are_is_refused(choose: Callable[[Path, int], list[Path]], folder: Path) -> None:
-    with pytest.raises(UserError, match=r"7: .* has only [0-9]+ checkpoints"):
-        choose(folder, 7)
 
 
 def test_best_means_the_lowest_loss_or_the_highest_bleu(folder: Path) -> None:
@@ -245,22 +212,16 @@ def test_losses_of_another_kind_are_not_compared(changes: dict[str, Any], differ
     assert updates(best_checkpoints(folder, 1, until=20)) == [20]
 
 
-def test_bleu_of_another_beam_is_not_compared(folder: Path) -> None:
-    judge_by_bleu(folder)
-    for update in (30, 40, 100):
-        change_progress(folder / f"checkpoint_{update}.pt", options={"validation": {"valid_beam": 4}})
-    with pytest.raises(UserError, match=r"ranked with different --valid-beam: name the files instead$"):
-        best_checkpoints(folder, 1)
-    assert updates(best_checkpoints(folder, 1, until=20)) == [20]
-
-
-def test_bleu_does_not_depend_on_the_loss(folder: Path) -> None:
+def test_bleu_depends_on_the_beam_and_not_on_the_loss(folder: Path) -> None:
     judge_by_bleu(folder)
     before = best_checkpoints(folder, 1)
     for update in (30, 40, 100):
         other_loss = {"options": {"optimizer": {"label_smoothing": 0.3}}, "loss_version": 2}
         change_progress(folder / f"checkpoint_{update}.pt", **other_loss)
     assert best_checkpoints(folder, 1) == before
+    change_progress(folder / "checkpoint_100.pt", options={"validation": {"valid_beam": 4}})
+    with pytest.raises(UserError, match=r"ranked with different --valid-beam: name the files instead$"):
+        best_checkpoints(folder, 1)
 
 
 def test_fewer_checkpoints_than_requested_are_an_error(folder: Path) -> None:
@@ -321,12 +282,6 @@ def test_the_command_averages_a_folder_and_a_list_in_the_same_way(
     assert run_here("nmt-average", *files, "--output", two).returncode == 0
     assert one.read_bytes() == two.read_bytes()
     assert load_checkpoint(one).progress["averaged"] == ["checkpoint_40.pt", "checkpoint_100.pt"]
-
-
-def test_an_output_in_a_missing_folder_is_refused(folder: Path, run_here: Run) -> None:
-    done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "missing/out.pt")
-    assert done.returncode == 2
-    assert done.stderr.decode() == f"nmt-average: cannot write {folder}/missing/out.pt: No such file or directory\n"
 
 
 def test_a_pipe_is_refused_as_output(folder: Path, run_here: Run) -> None:

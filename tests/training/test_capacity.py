@@ -61,14 +61,6 @@ def test_the_longest_sentence_is_the_minimum_if_trials_run_out_of_memory(
     assert found.max_tokens == data.longest()
 
 
-@pytest.mark.parametrize(("size", "most"), [(1, 3000), (4, 750), (1000, 3)])
-def test_a_micro_batch_is_left_for_each_rank(
-    size: int, most: int, data: TrainingData, options: TrainingOptions
-) -> None:
-    """At least for the longest sentence."""
-    assert capacity._Trial(data, options, Ranks(CPU, size=size)).at_most == max(most, data.longest())
-
-
 def test_a_packed_update_fits_into_one_micro_batch_for_each_rank(data: TrainingData, options: TrainingOptions) -> None:
     batches = BatchConfig(batch_tokens=6000, packing="on", max_tokens=4096)
     most = capacity._Trial(data, replace(options, batches=batches), Ranks(CPU, size=3)).at_most

@@ -39,20 +39,6 @@ def copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def test_the_average_follows_its_recurrence_with_a_growing_early_decay(model: Transformer) -> None:
-    average = MovingAverage(model, decay=0.5)
-    expected = {name: weight.double() for name, weight in collect_weights(model).items()}
-    for update in range(1, 21):
-        train(model)
-        average.step(update, TAKEN)
-        decay = min(0.5, (1 + update) / (10 + update))
-        for name, weight in collect_weights(model).items():
-            expected[name] = decay * expected[name] + (1 - decay) * weight.double()
-    for name, tensor in expected.items():
-        assert average.averages[name].dtype == torch.float32
-        torch.testing.assert_close(average.averages[name].double(), tensor, rtol=1e-5, atol=1e-5)
-
-
 def test_the_model_has_the_averages_only_within_the_context(model: Transformer) -> None:
     average = MovingAverage(model, decay=0.9)
     train(model)

@@ -5,17 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import Train
-from training_runs import (
-    DROPOUT,
-    OPTIONS,
-    TRAIN,
-    assert_same_end,
-    finish,
-    metrics,
-    refused,
-    start,
-    updates,
-)
+from training_runs import DROPOUT, OPTIONS, TRAIN, assert_same_end, finish, metrics, refused, start, updates
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.errors import UserError

@@ -75,10 +75,7 @@ def test_an_average_is_that_of_the_merged_weights(train: Train, parent: Path, tm
 
 @pytest.mark.parametrize(
     ("options", "before", "now"),
-    [
-        ((), "--lora-rank 2", "not no --lora-rank"),
-        (("--lora-rank", 3), "--lora-rank 2", "not --lora-rank 3"),
-    ],
+    [((), "--lora-rank 2", "not no --lora-rank"), (("--lora-rank", 3), "--lora-rank 2", "not --lora-rank 3")],
 )
 def test_a_run_does_not_resume_with_other_additions(
     options: tuple[object, ...], before: str, now: str, train: Train, parent: Path, tmp_path: Path

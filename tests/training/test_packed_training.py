@@ -1,6 +1,6 @@
 """Training with packed sentences: the same loss and gradients as with padding, in every variant of the Transformer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -86,10 +86,7 @@ def test_packed_sentences_have_the_loss_and_gradients_of_padded_ones(
 
 @pytest.mark.parametrize(
     "lengths",
-    [
-        [(240, 240), *[(4, 5)] * 400],
-        [(1, 256), (256, 1), *[(2, 3)] * 200],
-    ],
+    [[(240, 240), *[(4, 5)] * 400], [(1, 256), (256, 1), *[(2, 3)] * 200]],
     ids=["one-long-among-short", "one-long-side"],
 )
 def test_a_side_is_padded_for_attention_to_at_most_twice_the_tokens_of_both(lengths: list[tuple[int, int]]) -> None:
@@ -98,21 +95,6 @@ def test_a_side_is_padded_for_attention_to_at_most_twice_the_tokens_of_both(leng
         padding = side.attention
         assert isinstance(padding, Padding)
         assert sum(mask.numel() for mask in padding.masks) <= 2 * batch.padded_tokens
-
-
-def test_padding_in_groups_keeps_every_token_in_its_place() -> None:
-    side = PackedSide(torch.tensor([3, 40, 5, 1, 4]), tokens=53, longest=40, filler=11)
-    packed, _ = pack_sides(side, side, kernel=None)
-    padding, x = packed.attention, torch.arange(1.0, 65).unsqueeze(1)
-    assert isinstance(padding, Padding)
-    groups = padding.pad(x)
-    assert torch.equal(padding.pack(groups), x)
-    rows = [
-        row[mask] for group, masks in zip(groups, padding.masks, strict=True) for row, mask in rows_of(group, masks)
-    ]
-    assert sorted(row.tolist() for row in rows) == [
-        part.tolist() for part in torch.split(x.flatten(), [3, 40, 5, 1, 4, 11])
-    ]
 
 
 @pytest.mark.skipif(not native_build.available("fp32"), reason="the compiled build is missing")
@@ -137,11 +119,6 @@ def test_only_short_sentences_with_plain_attention_are_not_padded_on_a_cpu(
     monkeypatch.setattr(Padding, "of", noted)
     loss_and_gradients(make(**changes).float(), both_batches(*lengths)[1])
     assert bool(padded) == is_padded
-
-
-def rows_of(group: Tensor, masks: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The padded tokens of each sentence of a group (sentences, longest, 1), and its mask."""
-    return zip(group.squeeze(2), masks[:, 0, 0], strict=True)
 
 
 def per_sentence_kernel(

@@ -89,14 +89,6 @@ def test_a_checkpoint_whose_optimizer_state_does_not_fit_is_skipped(train: Train
     assert re.search(rf"checkpoint_4\.pt: the optimizer.*{re.escape(name)}; trying", said)
 
 
-@pytest.mark.parametrize("name", ["other", "decoder.0.feed_forward.inner.bias"])
-def test_a_checkpoint_whose_averages_do_not_fit_is_skipped(name: str, train: Train, tmp_path: Path) -> None:
-    train(tmp_path, *STOPPED, "--ema", 0.9)
-    rewrite(tmp_path, lambda checkpoint: (checkpoint.ema or {}).update({name: torch.zeros(3)}))
-    said = train(tmp_path, *STOPPED, "--ema", 0.9).stderr.decode()
-    assert re.search(rf"the weights do not fit the model: {re.escape(name)} .*; trying the previous checkpoint", said)
-
-
 @pytest.mark.parametrize(("versions", "words"), [({}, "version 1"), ({"data_order_version": 99}, "version 99")])
 def test_resuming_with_another_data_order_warns(
     versions: dict[str, int], words: str, train: Train, stopped: Path

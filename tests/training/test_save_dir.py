@@ -28,16 +28,7 @@ def unlink(path, **options):
 pathlib.Path.unlink = unlink
 main(sys.argv[2:])
 """
-LOSSES = {
-    1: 5.0,
-    2: 1.0,
-    3: 4.0,
-    4: 2.0,
-    5: None,
-    6: 2.0,
-    7: 6.0,
-    8: 7.0,
-}  # None: not validated; 4 is better than 6
+LOSSES = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: None, 6: 2.0, 7: 6.0, 8: 7.0}  # None: not validated; 4 is better than 6
 
 
 def lower(value: float, than: float) -> bool:
@@ -138,22 +129,6 @@ def test_a_checkpoint_with_nonfinite_weights_is_skipped(
     newest = save_dir.load_newest()
     assert newest is not None
     assert newest.progress["update"] == 1
-
-
-def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_before(
-    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
-) -> None:
-    checkpoint = make_checkpoint()
-    checkpoint.progress = {"update": 3, "best_metric": "valid", "is_best": False, "options": {}}
-    config = CheckpointConfig(save_dir=tmp_path, keep_last=2, keep_best=0)
-    SaveDir(config).save(3, checkpoint, lower)
-    (tmp_path / "checkpoint_4.pt").write_bytes(b"damaged")
-    save_dir = SaveDir(config)
-    assert save_dir.load_newest() is not None
-    assert (tmp_path / "checkpoint_4.pt").exists()  # a dry run writes nothing
-    save_dir.prepare({}, "valid_loss", lower)
-    assert [update for update, _ in list_checkpoints(tmp_path)] == [3]
-    assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"damaged"
 
 
 def test_the_recorded_validations_are_those_of_the_kept_checkpoints(

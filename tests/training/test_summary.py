@@ -15,12 +15,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.training import run_log
 from nmtkit.training.config import StopConfig
 from nmtkit.training.state import RunState
-from nmtkit.training.summary import (
-    Pace,
-    describe_model,
-    duration,
-    idle_devices,
-)
+from nmtkit.training.summary import Pace, describe_model, duration, idle_devices
 
 D, F, W = 8, 12, 20
 SMALL = {"encoder_layers": 1, "decoder_layers": 2, "d_model": D, "d_ff": F, "heads": 2}
@@ -58,9 +53,8 @@ def test_durations_have_two_units(minutes: float, words: str) -> None:
 def test_the_time_left_is_that_of_updates_of_mean_size_to_the_nearest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    pace = Pace(RunState(update=50), tokens_per_epoch=1000)
-    for _ in range(10):
-        pace.count(80)
+    pace = Pace(tokens_per_epoch=1000)
+    pace.tokens += 10 * 80
     now += 10 * 24  # smaller updates than the mean of 100 tokens, which takes half a minute
     state = RunState(update=60, epoch=2, updates_in_epoch=4, minutes=7.0)
     for stop, expected in (

@@ -13,7 +13,6 @@ from nmtkit.model.config import DeviceConfig
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
-    FineTuningConfig,
     OptimizerConfig,
     StopConfig,
     TrainingOptions,
@@ -49,19 +48,6 @@ def test_a_toy_model_learns_and_a_resumed_run_ends_like_an_uninterrupted_one(
     first, second = metrics(tmp_path / "straight", "valid")
     assert second["valid_loss"] < first["valid_loss"]
     assert last(tmp_path / "straight").model_config == ToyConfig()
-
-
-def test_a_toy_model_can_be_initialized_from_a_checkpoint_and_partly_frozen(
-    datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    train(datasets["joined"], toy_options(tmp_path / "first", 2))
-    tuning = FineTuningConfig(
-        init_from=tmp_path / "first" / "checkpoint_last.pt", freeze=("*embedding*", "projection.*")
-    )
-    train(datasets["joined"], replace(toy_options(tmp_path / "second", 3), fine_tuning=tuning))
-    before, after = last(tmp_path / "first"), last(tmp_path / "second")
-    same = {name for name, weight in before.chosen().items() if weight.equal(after.weights[name])}
-    assert same == {"source_embedding.weight", "target_embedding.weight", "projection.weight"}
 
 
 def test_sentences_longer_than_the_architecture_supports_are_refused(datasets: dict[str, Path], tmp_path: Path) -> None:

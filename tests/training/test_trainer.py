@@ -162,15 +162,6 @@ def test_each_micro_batch_and_each_of_its_parts_has_its_own_dropout_masks(
     assert not torch.allclose(in_two_parts, first + second, rtol=0.1)
 
 
-def test_a_micro_batch_over_the_limit_is_split_into_the_fewest_parts(
-    datasets: dict[str, Path], options: TrainingOptions
-) -> None:
-    batch = collate(make(datasets["joined"], options).data.splits[0], np.arange(5))
-    longest = max(batch.src.size(1), batch.tgt_out.size(1))
-    for rows, sizes in ((5, [5]), (4, [3, 2]), (3, [3, 2]), (2, [2, 2, 1]), (1, [1] * 5)):
-        assert [len(part.src) for part in MemoryLimits(rows * longest).cut(batch)] == sizes
-
-
 def test_memory_limits_apply_by_power_of_two_length_and_ranks_use_the_lowest() -> None:
     def pairs(length: int) -> Batch:
         return Batch.unpadded(*(torch.full((4, length), 5) for _ in range(3)))

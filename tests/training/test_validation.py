@@ -50,9 +50,7 @@ def test_lack_of_memory_on_one_rank_stops_all_ranks(datasets: dict[str, Path], m
     assert ranks.met is not None
 
 
-def test_an_unknown_piece_of_a_reference_matches_no_unknown_piece_of_a_translation(
-    datasets: dict[str, Path],
-) -> None:
+def test_an_unknown_piece_of_a_reference_matches_no_unknown_piece_of_a_translation(datasets: dict[str, Path]) -> None:
     dataset = Dataset.open(datasets["joined"])
     validator = Validator(dataset, OPTIONS)
     pairs, unknown = len(validator.split), torch.tensor([UNK, 7, UNK, 8, UNK, EOS])
