@@ -26,10 +26,7 @@ from nmtkit.model.transformer import Transformer
 if TYPE_CHECKING:
     from nmtkit._native import DecoderState, Model, RowMatrix
 
-_NUMBERS: dict[str, Any] = {
-    "dtype": torch.float32,
-    "device": "cpu",
-}  # as C++ writes it, not as torch's defaults say
+_NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # as C++ writes it, whatever torch's defaults are
 _ANY: Any = None
 _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search knows, with the values that it knows
     **dict.fromkeys(("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v"), _ANY),
@@ -106,7 +103,8 @@ class NativeTransformer(TransformerInference):
         norms = [(_floats(norm.weight), _floats(norm.bias)) for norm in _norms(model)]
         matrices = [NativeLinear(linear.weight, linear.bias, precision == "int8") for linear in _linears(model)]
         matrices.append(NativeLinear(model.output_matrix, model.output_bias, precision == "int8"))
-        self._output, self._output_is_int8 = (_floats(model.output_matrix), _bias(model)), matrices[-1].is_int8
+        bias = None if model.output_bias is None else _floats(model.output_bias)
+        self._output, self._output_is_int8 = (_floats(model.output_matrix), bias), matrices[-1].is_int8
         self._shortlists: Sequence[Ids] = ()
         self._model = _build(model, embeddings, matrices, norms)
         self._pointed_at = (embeddings, matrices, norms)  # by C++, so they must live as long
@@ -270,11 +268,6 @@ def _norms(model: Transformer) -> list[nn.LayerNorm]:
 def _ids(tensor: Tensor) -> Tensor:
     """As C++ reads ids and row numbers."""
     return tensor.to("cpu", torch.int64).contiguous()
-
-
-def _bias(model: Transformer) -> Tensor | None:
-    """The bias of the output."""
-    return None if model.output_bias is None else _floats(model.output_bias)
 
 
 def _floats(tensor: Tensor) -> Tensor:

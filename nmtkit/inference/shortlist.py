@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
 from nmtkit.text.reading import check_readable, is_regular_file, read_bytes
-from nmtkit.text.vocabulary import EOS, NEVER_OUTPUT, UNK, Vocabulary
+from nmtkit.text.vocabulary import EOS, UNK, Vocabulary
 
 MAGIC, VERSION = b"NMTKLEXS", 1
 MAX_BYTES = 1 << 30  #: of a file
@@ -91,8 +91,7 @@ class Shortlist:
             raise UserError("damaged")
         offsets = np.frombuffer(content, _OFFSET, pieces + 1, _HEADER.size).astype(np.int64)
         ids = np.frombuffer(content, _ID, translations + frequent, _HEADER.size + offsets.nbytes).astype(np.int64)
-        in_order = offsets[0] == 0 and offsets[-1] == translations and (offsets[:-1] <= offsets[1:]).all()
-        if not in_order or (ids >= len(target)).any() or np.isin(ids, NEVER_OUTPUT).any():
+        if (ids >= len(target)).any():
             raise UserError("damaged")
         own, frequent_ids = np.split(ids.astype(np.int32), [translations])
         shortlist = cls(offsets, own, frequent_ids, len(target), vocabularies)

@@ -190,15 +190,12 @@ def import_nothing_from_current_folder() -> None:
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """Start processes that import nothing from the current folder, and in which SIGINT is blocked.
-
-    Ctrl-C reaches every process, and the parent decides. SIGTERM waits: a process that is started by half would print
-    a traceback.
-    """
+    """Start processes that import nothing from the current folder, and in which SIGINT is blocked: Ctrl-C reaches every
+    process, and the parent decides."""
     before = os.environ.get(_SAFE_PATH)
     import_nothing_from_current_folder()
     resource_tracker.ensure_running()  # starting it later would unblock SIGINT
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
@@ -211,7 +208,6 @@ def _starting() -> Iterator[None]:
 
 def _run_worker(connection: Connection, log_config: log.LogConfig | None) -> None:
     """The main loop of a worker: receive a function, then its tasks, until the parent closes the pipe."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     if log_config is not None:
         log.configure(log_config)
         log.escape_python_messages()

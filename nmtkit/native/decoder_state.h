@@ -34,10 +34,7 @@ class DecoderState {
     reserve(std::min(threads, count), std::min(std::max(kRowBlock, batch_.longest), batch_.size()), 0);
     parallel_for(count, threads, [&](int group, int thread) {
       Encoder encoder(model_, batch_, groups[group], groups[group + 1], workspaces_[thread]);
-      if (model_.stores_bf16())
-        encoder.run<Bf16>(positions, cross_kv_);
-      else
-        encoder.run<float>(positions, cross_kv_);
+      model_.stores_bf16() ? encoder.run<Bf16>(positions, cross_kv_) : encoder.run<float>(positions, cross_kv_);
     });
   }
 
@@ -153,10 +150,7 @@ class DecoderState {
       const int begin = blocks.begin(block), n = blocks.end(block) - begin;
       Workspace& w = workspaces_[thread];
       DecoderStep step(model_, batch_, cross_kv_, sentence_of_row_, kv_cache_, begin, n, w);
-      if (model_.stores_bf16())
-        step.run<Bf16>(tokens, position);
-      else
-        step.run<float>(tokens, position);
+      model_.stores_bf16() ? step.run<Bf16>(tokens, position) : step.run<float>(tokens, position);
       output(begin, n, w);
     });
   }

@@ -59,8 +59,10 @@ void embed(const Model& model, const float* table, const int64_t* tokens, int n,
   const int D = model.d_model;
   const float scale = std::sqrt(static_cast<float>(D));
   for (int i = 0; i < n; ++i) {
-    std::copy(position(i), position(i) + D, x + i * D);
-    axpy(scale, table + tokens[i] * D, x + i * D, D);
+    const float *own = table + tokens[i] * D, *at = position(i);
+    for_vectors(D, [=](int j, int n) {
+      store_n(x + i * D + j, fma(set1(scale), load_n(own + j, n), load_n(at + j, n)), n);
+    });
   }
 }
 

@@ -40,10 +40,7 @@ class Matrix {
       throw TooLarge("cannot pack a matrix of " + std::to_string(rows) + " x " + std::to_string(columns));
     bias_ = make_aligned<float>(padded_rows());
     if (bias) std::copy(bias, bias + rows, bias_.get());
-    if (int8)
-      pack_int8(weight);
-    else
-      pack_fp32(weight);
+    int8 ? pack_int8(weight) : pack_fp32(weight);
   }
 
   int rows() const { return rows_; }

@@ -9,31 +9,6 @@
 namespace {
 
 using namespace nmtkit;
-template <class T>
-constexpr const char* kName = nullptr;
-template <>
-constexpr const char* kName<Matrix> = "nmtkit.Matrix";
-template <>
-constexpr const char* kName<RowMatrix> = "nmtkit.RowMatrix";
-template <>
-constexpr const char* kName<Model> = "nmtkit.Model";
-template <>
-constexpr const char* kName<DecoderState> = "nmtkit.DecoderState";
-
-// nullptr with an exception set if it is another object.
-template <class T>
-T* from_capsule(PyObject* capsule) {
-  return static_cast<T*>(PyCapsule_GetPointer(capsule, kName<T>));
-}
-
-// Takes ownership.
-template <class T>
-PyObject* to_capsule(T* object) {
-  if (!object) return PyErr_NoMemory();
-  PyObject* capsule = PyCapsule_New(object, kName<T>, [](PyObject* self) { delete from_capsule<T>(self); });
-  if (!capsule) delete object;
-  return capsule;
-}
 
 // A Matrix or RowMatrix.
 template <class M>
@@ -41,20 +16,18 @@ PyObject* make_matrix(PyObject*, PyObject* args) {
   Address weight, bias;
   int rows, columns, int8;
   if (!PyArg_ParseTuple(args, "KKiip", &weight, &bias, &rows, &columns, &int8)) return nullptr;
-  M* made = nullptr;
+  std::unique_ptr<M> made;
   const bool done = without_gil([&] {
-    made = new M(pointer<float>(weight), pointer<float>(bias), rows, columns, int8 != 0);
+    made = std::make_unique<M>(pointer<float>(weight), pointer<float>(bias), rows, columns, int8 != 0);
   });
-  return done ? to_capsule(made) : nullptr;
+  return done ? to_capsule(std::move(made)) : nullptr;
 }
 
 PyObject* multiply(PyObject*, PyObject* args) {
-  PyObject* capsule;
+  const Matrix* matrix;
   Address x, y;
   int rows, threads;
-  if (!PyArg_ParseTuple(args, "OKiKi", &capsule, &x, &rows, &y, &threads)) return nullptr;
-  const Matrix* matrix = from_capsule<Matrix>(capsule);
-  if (!matrix) return nullptr;
+  if (!PyArg_ParseTuple(args, "O&KiKi", read_capsule<Matrix>, &matrix, &x, &rows, &y, &threads)) return nullptr;
   return none_if(without_gil([&] {
     const RowBlocks blocks(rows, threads);
     std::vector<QuantizedInput> quantized(std::max(1, std::min(threads, blocks.count())));
@@ -75,8 +48,10 @@ class ParameterReader {
       : matrices_(matrices), norms_(norms), epsilon_(static_cast<float>(epsilon)) {}
 
   const Matrix* matrix() {
+    const Matrix* found = nullptr;
     PyObject* capsule = PyList_GetItem(matrices_, matrix_++);
-    return capsule ? from_capsule<Matrix>(capsule) : nullptr;
+    if (capsule) read_capsule<Matrix>(capsule, &found);
+    return found;
   }
 
   LayerNorm norm() {
@@ -136,69 +111,65 @@ PyObject* model(PyObject*, PyObject* args) {
       made->decoder_norm = next.norm();
     }
   });
-  return done ? to_capsule(made.release()) : nullptr;
+  return done ? to_capsule(std::move(made)) : nullptr;
 }
 
 PyObject* encode(PyObject*, PyObject* args) {
-  PyObject* capsule;
+  const Model* model;
   Address source, lengths, positions;
   int sentences, width, threads;
-  if (!PyArg_ParseTuple(args, "OKKiiKi", &capsule, &source, &lengths, &sentences, &width, &positions, &threads))
+  if (!PyArg_ParseTuple(args, "O&KKiiKi", read_capsule<Model>, &model, &source, &lengths, &sentences, &width,
+                        &positions, &threads))
     return nullptr;
-  const Model* model = from_capsule<Model>(capsule);
-  if (!model) return nullptr;
-  DecoderState* made = nullptr;
+  std::unique_ptr<DecoderState> made;
   const bool done = without_gil([&] {
-    made = new DecoderState(*model, pointer<int64_t>(source), pointer<int64_t>(lengths), sentences, width,
-                            pointer<float>(positions), threads);
+    made = std::make_unique<DecoderState>(*model, pointer<int64_t>(source), pointer<int64_t>(lengths), sentences, width,
+                                          pointer<float>(positions), threads);
   });
-  return done ? to_capsule(made) : nullptr;
+  return done ? to_capsule(std::move(made)) : nullptr;
 }
 
 PyObject* restrict_to(PyObject*, PyObject* args) {
-  PyObject *capsule, *output;
+  DecoderState* state;
+  const RowMatrix* matrix;
   Address ids, starts;
   int sentences;
-  if (!PyArg_ParseTuple(args, "OOKKi", &capsule, &output, &ids, &starts, &sentences)) return nullptr;
-  DecoderState* state = from_capsule<DecoderState>(capsule);
-  const RowMatrix* matrix = state ? from_capsule<RowMatrix>(output) : nullptr;
-  if (!matrix) return nullptr;
+  if (!PyArg_ParseTuple(args, "O&O&KKi", read_capsule<DecoderState>, &state, read_capsule<RowMatrix>, &matrix, &ids,
+                        &starts, &sentences))
+    return nullptr;
   return none_if(catch_exceptions([&] {
     state->restrict_to(Shortlists(*matrix, pointer<int32_t>(ids), pointer<int64_t>(starts), sentences));
   }));
 }
 
 PyObject* reorder(PyObject*, PyObject* args) {
-  PyObject* capsule;
+  DecoderState* state;
   Address origins;
   int rows;
-  if (!PyArg_ParseTuple(args, "OKi", &capsule, &origins, &rows)) return nullptr;
-  DecoderState* state = from_capsule<DecoderState>(capsule);
-  if (!state) return nullptr;
+  if (!PyArg_ParseTuple(args, "O&Ki", read_capsule<DecoderState>, &state, &origins, &rows)) return nullptr;
   return none_if(without_gil([&] { state->reorder(pointer<int64_t>(origins), rows); }));
 }
 
 PyObject* step(PyObject*, PyObject* args) {
-  PyObject* capsule;
+  DecoderState* state;
   Address tokens, position, log_probs;
   int rows, threads;
-  if (!PyArg_ParseTuple(args, "OKiKKi", &capsule, &tokens, &rows, &position, &log_probs, &threads)) return nullptr;
-  DecoderState* state = from_capsule<DecoderState>(capsule);
-  if (!state) return nullptr;
+  if (!PyArg_ParseTuple(args, "O&KiKKi", read_capsule<DecoderState>, &state, &tokens, &rows, &position, &log_probs,
+                        &threads))
+    return nullptr;
   return none_if(without_gil([&] {
     state->step(pointer<int64_t>(tokens), rows, pointer<float>(position), pointer<float>(log_probs), threads);
   }));
 }
 
 PyObject* best_step(PyObject*, PyObject* args) {
-  PyObject *capsule, *excluded;
+  DecoderState* state;
+  PyObject* excluded;
   Address tokens, position, log_probs, best_tokens;
   int rows, k, threads;
-  if (!PyArg_ParseTuple(args, "OKiKO!iKKi", &capsule, &tokens, &rows, &position, &PyTuple_Type, &excluded, &k,
-                        &log_probs, &best_tokens, &threads))
+  if (!PyArg_ParseTuple(args, "O&KiKO!iKKi", read_capsule<DecoderState>, &state, &tokens, &rows, &position,
+                        &PyTuple_Type, &excluded, &k, &log_probs, &best_tokens, &threads))
     return nullptr;
-  DecoderState* state = from_capsule<DecoderState>(capsule);
-  if (!state) return nullptr;
   std::vector<int64_t> ids;
   for (Py_ssize_t i = 0; i < PyTuple_Size(excluded); ++i)
     ids.push_back(PyLong_AsLongLong(PyTuple_GetItem(excluded, i)));

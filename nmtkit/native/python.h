@@ -1,12 +1,13 @@
-// What functions of the Python module share: addresses, the interpreter lock, exceptions.
+// What functions of the Python modules share: addresses, capsules, the interpreter lock, exceptions.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
-#include <string>
+#include <typeinfo>
 
 #include "memory.h"
 
@@ -19,35 +20,34 @@ T* pointer(Address address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }
 
-// Releases Python's global interpreter lock while it lives.
-class ReleaseGil {
- public:
-  ReleaseGil() : state_(PyEval_SaveThread()) {}
-  ReleaseGil(const ReleaseGil&) = delete;
-  ReleaseGil& operator=(const ReleaseGil&) = delete;
-  ~ReleaseGil() { PyEval_RestoreThread(state_); }
+// For "O&" of PyArg_ParseTuple: sets a T* to the object in a capsule. Raises ValueError for another object.
+template <class T>
+int read_capsule(PyObject* capsule, void* result) {
+  return (*static_cast<void**>(result) = PyCapsule_GetPointer(capsule, typeid(T).name())) != nullptr;
+}
 
- private:
-  PyThreadState* state_;
-};
+// A capsule that owns the object.
+template <class T>
+PyObject* to_capsule(std::unique_ptr<T> object) {
+  PyObject* capsule = PyCapsule_New(object.get(), typeid(T).name(), [](PyObject* self) {
+    delete static_cast<T*>(PyCapsule_GetPointer(self, typeid(T).name()));
+  });
+  if (capsule) object.release();
+  return capsule;
+}
 
 // Run f and turn its C++ exception into Python's; false if there was one.
 template <class F>
 bool catch_exceptions(F f) {
-  bool out_of_memory = false;
-  std::string bad_index, too_large;
   try {
     f();
   } catch (const std::out_of_range& error) {
-    bad_index = error.what();
+    PyErr_SetString(PyExc_IndexError, error.what());
   } catch (const TooLarge& error) {
-    too_large = error.what();
+    PyErr_SetString(PyExc_MemoryError, error.what());
   } catch (const std::exception&) {  // std::bad_alloc, or std::length_error of a container
-    out_of_memory = true;
+    PyErr_NoMemory();
   }
-  if (out_of_memory) PyErr_NoMemory();
-  if (!bad_index.empty()) PyErr_SetString(PyExc_IndexError, bad_index.c_str());
-  if (!too_large.empty()) PyErr_SetString(PyExc_MemoryError, too_large.c_str());
   return !PyErr_Occurred();
 }
 
@@ -55,7 +55,7 @@ bool catch_exceptions(F f) {
 template <class F>
 bool without_gil(F f) {
   return catch_exceptions([&] {
-    const ReleaseGil released;
+    const std::unique_ptr<PyThreadState, void (*)(PyThreadState*)> released(PyEval_SaveThread(), PyEval_RestoreThread);
     f();
   });
 }

@@ -91,10 +91,7 @@ class RowMatrix {
   const int8_t* int8_row(int n) const { return int8_.get() + static_cast<size_t>(n) * row_groups() * 4; }
 
   void prefetch_row(int n) const {
-    if (is_int8())
-      prefetch(int8_row(n), int8_row(n + 1));
-    else
-      prefetch(fp32_row(n), fp32_row(n + 1));
+    is_int8() ? prefetch(int8_row(n), int8_row(n + 1)) : prefetch(fp32_row(n), fp32_row(n + 1));
   }
 
   void pack_int8(const float* weight) {
@@ -116,10 +113,7 @@ class RowMatrix {
     if constexpr (M > 0) {
       if (m != M) return select_tile<M - 1>(input, i, m, ids, width, y, stride);
       float sums[M][kWidth];
-      if (is_int8())
-        int8_tile(input, i, ids, sums);
-      else
-        fp32_tile(input, i, ids, sums);
+      is_int8() ? int8_tile(input, i, ids, sums) : fp32_tile(input, i, ids, sums);
       for (int row = 0; row < M; ++row) std::copy_n(sums[row], width, y + static_cast<size_t>(row) * stride);
     }
   }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "vectors.h"
@@ -9,16 +11,6 @@
 namespace nmtkit {
 
 constexpr int kMostInserted = 128;  // scores kept in order; the time of that is quadratic, so more are kept in a heap
-
-// A score and its index. Of equal scores the first is better.
-struct RankedScore {
-  float value;
-  int64_t index;
-};
-
-inline bool is_better(const RankedScore& a, const RankedScore& b) {
-  return a.value != b.value ? a.value > b.value : a.index < b.index;
-}
 
 // Call keep(i, score) for each i, begin <= i < n, whose score is above `lowest`, which `keep` may raise.
 template <class Score, class Keep>
@@ -55,19 +47,20 @@ inline void top_k(const float* x, int n, int k, Score score, float* values, int6
     for_each_above(x, k, n, score, values[k - 1], [&](int i, float value) { insert(i, value, k - 1); });
     return;
   }
-  std::vector<RankedScore> heap(k);  // the worst is in front
+  using Ranked = std::pair<float, int64_t>;  // a score and its index
+  const auto is_better = [](const Ranked& a, const Ranked& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  };
+  std::vector<Ranked> heap(k);  // the worst is in front
   for (int i = 0; i < k; ++i) heap[i] = {first(i), i};
   std::make_heap(heap.begin(), heap.end(), is_better);
-  for_each_above(x, k, n, score, heap.front().value, [&](int i, float value) {
+  for_each_above(x, k, n, score, heap.front().first, [&](int i, float value) {
     std::pop_heap(heap.begin(), heap.end(), is_better);
     heap.back() = {value, i};
     std::push_heap(heap.begin(), heap.end(), is_better);
   });
   std::sort_heap(heap.begin(), heap.end(), is_better);
-  for (int i = 0; i < k; ++i) {
-    values[i] = heap[i].value;
-    indices[i] = heap[i].index;
-  }
+  for (int i = 0; i < k; ++i) std::tie(values[i], indices[i]) = heap[i];
 }
 
 }  // namespace nmtkit

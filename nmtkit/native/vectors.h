@@ -84,13 +84,6 @@ inline void apply(F f, float* x, int count) {
   for_vectors(count, [=](int i, int n) { store_n(x + i, f(load_n(x + i, n)), n); });
 }
 
-// y += a · x
-inline void axpy(float a, const float* x, float* y, int count) {
-  for_vectors(count, [=](int i, int n) {
-    store_n(y + i, fma(set1(a), load_n(x + i, n), load_n(y + i, n)), n);
-  });
-}
-
 // y += x
 template <class T>
 inline void add_in_place(const T* x, float* y, int count) {
@@ -126,9 +119,9 @@ struct Moments {
   FloatVec normalize(FloatVec x) const { return (x - set1(mean)) * set1(rstd); }
 };
 
-// Of x (D,).
+// y = gain · (x - mean) / √(variance + ε) + bias; y may be x.
 template <class T>
-Moments moments(const T* x, int count, float epsilon) {
+Moments normalize(const T* x, const float* gain, const float* bias, float epsilon, int count, T* y) {
   FloatVec total = set1(0.0f), squares = set1(0.0f);
   for_vectors(count, [&](int i, int n) { total = total + load_n(x + i, n); });
   const float mean = reduce_add(total) / static_cast<float>(count);
@@ -137,13 +130,7 @@ Moments moments(const T* x, int count, float epsilon) {
     const FloatVec counted = n == kLanes ? deviation : blend(deviation, n, set1(0.0f));
     squares = fma(counted, counted, squares);
   });
-  return {mean, 1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(count) + epsilon)};
-}
-
-// y = gain · (x - mean) / √(variance + ε) + bias; y may be x.
-template <class T>
-Moments normalize(const T* x, const float* gain, const float* bias, float epsilon, int count, T* y) {
-  const Moments row = moments(x, count, epsilon);
+  const Moments row{mean, 1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(count) + epsilon)};
   for_vectors(count, [=](int i, int n) {
     store_n(y + i, fma(row.normalize(load_n(x + i, n)), load_n(gain + i, n), load_n(bias + i, n)), n);
   });

@@ -5,31 +5,23 @@
 namespace {
 
 using namespace nmtkit;
-constexpr const char* kCache = "nmtkit.WordCache";
-
-// nullptr with an exception set if it is another object.
-WordCache* from_capsule(PyObject* capsule) { return static_cast<WordCache*>(PyCapsule_GetPointer(capsule, kCache)); }
 
 PyObject* cache(PyObject*, PyObject* args) {
   const char* line_end;
   Py_ssize_t bytes, max_bytes;
   if (!PyArg_ParseTuple(args, "y#n", &line_end, &bytes, &max_bytes)) return nullptr;
-  WordCache* made = nullptr;
-  if (!catch_exceptions([&] { made = new WordCache(std::string(line_end, bytes), static_cast<size_t>(max_bytes)); }))
-    return nullptr;
-  PyObject* capsule =
-      PyCapsule_New(made, kCache, [](PyObject* self) { delete from_capsule(self); });
-  if (!capsule) delete made;
-  return capsule;
+  std::unique_ptr<WordCache> made;
+  const bool done = catch_exceptions([&] {
+    made = std::make_unique<WordCache>(std::string(line_end, bytes), static_cast<size_t>(max_bytes));
+  });
+  return done ? to_capsule(std::move(made)) : nullptr;
 }
 
 PyObject* find_new(PyObject*, PyObject* args) {
-  PyObject* capsule;
+  WordCache* cache;
   const char* text;
   Py_ssize_t bytes;
-  if (!PyArg_ParseTuple(args, "Oy#", &capsule, &text, &bytes)) return nullptr;
-  WordCache* cache = from_capsule(capsule);
-  if (!cache) return nullptr;
+  if (!PyArg_ParseTuple(args, "O&y#", read_capsule<WordCache>, &cache, &text, &bytes)) return nullptr;
   std::vector<std::string_view> words;
   if (!catch_exceptions([&] { words = cache->find_new({text, static_cast<size_t>(bytes)}); })) return nullptr;
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(words.size()));
@@ -52,12 +44,11 @@ bool fits(const WordCache& cache, size_t id_bytes, const int32_t* lengths, size_
 }
 
 PyObject* encode(PyObject*, PyObject* args) {
-  PyObject* capsule;
+  WordCache* cache;
   const char *ids, *lengths;
   Py_ssize_t id_bytes, length_bytes;
-  if (!PyArg_ParseTuple(args, "Oy#y#", &capsule, &ids, &id_bytes, &lengths, &length_bytes)) return nullptr;
-  WordCache* cache = from_capsule(capsule);
-  if (!cache) return nullptr;
+  if (!PyArg_ParseTuple(args, "O&y#y#", read_capsule<WordCache>, &cache, &ids, &id_bytes, &lengths, &length_bytes))
+    return nullptr;
   PyObject* encoded = nullptr;
   const bool done = catch_exceptions([&] {
     std::vector<int32_t> counts(static_cast<size_t>(length_bytes) / sizeof(int32_t));

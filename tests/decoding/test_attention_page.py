@@ -188,12 +188,6 @@ def test_the_size_of_a_page_is_limited(
         write_attention_page(tmp_path / "page.html", attentions)
 
 
-def test_attention_of_an_ensemble_is_refused(tiny_checkpoint: Path) -> None:
-    both = Translator.from_checkpoint(tiny_checkpoint, tiny_checkpoint, device="cpu", precision="fp32")
-    with pytest.raises(UserError, match="an ensemble has no single attention"):
-        both.attention(["a dog"], **SEARCH)
-
-
 # --- in a browser
 
 in_a_browser = pytest.mark.skipif(programs() is None, reason="chromium and chromedriver are not installed")

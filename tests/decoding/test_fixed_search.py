@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import small_rivals
 import torch
 from fake_gpu import GPU, fake_gpu
 from torch import Tensor
@@ -93,30 +94,14 @@ def test_outputs_are_the_same_while_sentences_leave_the_batch(
     assert len(sizes) > 2
 
 
-@pytest.mark.parametrize("arch", ["recurrent", "convolutional", "ensemble"])
+@pytest.mark.parametrize("arch", ["gnmt", "convs2s", "ensemble"])
 def test_every_backend_of_torch_searches_with_fixed_shapes(arch: str, make_checkpoint: MakeCheckpoint) -> None:
     config = SearchConfig(beam=3, max_len_b=12)
     if arch == "ensemble":
         model: InferenceModel = Ensemble([torch_backend(make_checkpoint(seed).build_model()) for seed in (1, 2)])
     else:
-        model = small_rival(arch)
+        model = torch_backend(small_rivals.make(arch, 50, 50).eval().float())
     assert_same(*both(model, ROWS, config))
-
-
-def small_rival(arch: str) -> InferenceModel:
-    """A model of another architecture with random weights."""
-    from nmtkit.model.architectures import make_model
-    from nmtkit.model.convolutional_config import ConvolutionalConfig
-    from nmtkit.model.recurrent_config import RecurrentConfig
-
-    configs = {
-        "recurrent": RecurrentConfig(encoder_layers=2, decoder_layers=2, d_model=8),
-        "convolutional": ConvolutionalConfig(
-            encoder_convolutions="1x8", decoder_convolutions="2x8", d_model=8, d_bottleneck=8
-        ),
-    }
-    torch.manual_seed(4)
-    return torch_backend(make_model(configs[arch], 50, 50).eval())
 
 
 def test_only_searches_without_rules_of_a_hypothesis_have_fixed_shapes() -> None:

@@ -16,7 +16,7 @@ from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.requests import Glossary, RequestFiles
 from nmtkit.decoding.search import search
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.text.tokenizer import SpaceTokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
@@ -83,14 +83,6 @@ def test_a_target_longer_than_the_positions_is_refused_with_its_line_number(shor
     chunks = [[Request("w1", target="w2 " * length) for length in lengths] for lengths in ((1, 1), (8, 1, 9))]
     with pytest.raises(UserError, match=f"^{refused.format(14)}$"):
         list(short.stream_chunks(chunks, SEARCH, done=3, first_line=10))
-
-
-def test_scores_that_are_nan_are_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
-    checkpoint = make_checkpoint()
-    checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
-    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
-    with pytest.raises(RunError, match="probabilities of the model are not finite"):
-        translator.score(["a dog"], ["ein hund"])
 
 
 # Prefixes --------------------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
-from nmtkit.errors import UserError
 from nmtkit.inference.top_k import top_k
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.machine import native_build
@@ -127,11 +126,6 @@ def test_a_model_without_finite_probabilities_gives_nothing() -> None:
     assert search(Broken(), *source(3, 2), SearchConfig()) == [[], []]
 
 
-def test_nbest_larger_than_the_beam_is_refused() -> None:
-    with pytest.raises(UserError, match=r"--nbest 5 .* --beam 4"):
-        SearchConfig(nbest=5)
-
-
 @pytest.mark.parametrize("width", [3, 64 * 16, 8003])
 def test_without_the_compiled_build_the_best_of_each_row_match_topk(
     width: int, monkeypatch: pytest.MonkeyPatch
@@ -196,23 +190,3 @@ def test_a_batch_gives_what_each_sentence_gives_alone(model: Transformer) -> Non
     for batched, single in zip(together, alone, strict=True):
         assert ids_of(batched) == ids_of(single)
         assert [h.score for h in batched] == pytest.approx([h.score for h in single], abs=1e-4)
-
-
-@torch.inference_mode()
-def test_a_beam_of_one_is_the_greedy_argmax(model: Transformer) -> None:
-    rows = sentences(8)
-    found = search(TorchTransformer(model), *with_lengths(padded(rows)), SearchConfig(beam=1, max_len_b=5))
-    for row, (hypothesis,) in zip(rows, found, strict=True):
-        memory, ids = model.encode(*with_lengths(torch.tensor([row]))), [BOS]
-        while ids[-1] != EOS:
-            logits = model.project(model.decode(torch.tensor([ids]), memory))[0, -1]
-            ids.append(EOS if len(ids) == len(row) + 5 else int(logits.argmax()))
-        assert hypothesis.ids == ids[1:-1]
-
-
-def test_the_search_continues_while_a_longer_output_can_still_be_best() -> None:
-    tree: dict[Prefix, dict[int, float]] = {(): {EOS: 0.4, A: 0.3, B: 0.3}}  # only the end can come after either
-    config = SearchConfig(beam=2, length_penalty=1.0, length_penalty_form="power", max_len_a=1.0, max_len_b=0)
-    (found,) = search(ScriptedModel(tree), *source(1), config)
-    assert ids_of(found) == [(A,)]
-    assert found[0].score == pytest.approx(math.log(0.3) / 2)

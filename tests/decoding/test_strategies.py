@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, ScriptedModel, ids_of, score, source, with_lengths
+from prefix_models import A, B, C, Prefix, RandomModel, ScriptedModel, ids_of, score, source, with_lengths
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
-from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.text.vocabulary import EOS, PAD, UNK
 
 # Sampling --------------------------------------------------------------------------------------------------------
 
@@ -92,41 +92,6 @@ def test_the_rules_hold_for_samples() -> None:
 
 
 # Diverse beams -----------------------------------------------------------------------------------------------------
-
-
-def plain_diverse_search(
-    model: PrefixModel, sentence: int, limit: int, groups: int, width: int, strength: float, alpha: float
-) -> list[tuple[float, Prefix]]:
-    """Group after group at each step, each a beam search of its own that is told what those before it have taken."""
-    beams: list[list[tuple[float, Prefix]]] = [[(0.0, ())] for _ in range(groups)]
-    finished: list[list[Prefix]] = [[] for _ in range(groups)]
-    for length in range(limit + 1):
-        taken: Counter[int] = Counter()
-        for group in range(groups):
-            candidates = [
-                (log_prob + step - strength * taken[token], log_prob + step, (*prefix, token))
-                for log_prob, prefix in beams[group]
-                for token, step in enumerate(model.log_probs(sentence, prefix))
-                if token not in (PAD, BOS) and (token == EOS or length < limit)
-            ]
-            best = sorted(candidates, reverse=True)[: width - len(finished[group])]
-            taken.update(prefix[-1] for _, _, prefix in best)
-            finished[group] += [prefix[:-1] for _, _, prefix in best if prefix[-1] == EOS]
-            beams[group] = [(log_prob, prefix) for _, log_prob, prefix in best if prefix[-1] != EOS]
-    return sorted(((score(model, sentence, ids, alpha), ids) for group in finished for ids in group), reverse=True)
-
-
-@pytest.mark.parametrize(("groups", "width"), [(1, 3), (2, 1), (2, 2), (3, 2)])
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_diverse_groups_are_searched_as_in_the_definition(groups: int, width: int, alpha: float) -> None:
-    beam, lengths = groups * width, (6, 3, 1)
-    for seed in range(5):
-        model = RandomModel(seed, eos=1.0)
-        config = SearchConfig(beam=beam, diverse_groups=groups, diversity=0.8, length_penalty=alpha, max_len_b=1)
-        for sentence, found in enumerate(search(model, *source(*lengths), config)):
-            expected = plain_diverse_search(model, sentence, lengths[sentence] + 1, groups, width, 0.8, alpha)
-            assert [h.score for h in found] == pytest.approx([s for s, _ in expected[:1]], rel=1e-5)
-            assert ids_of(found) == [ids for _, ids in expected[:1]]
 
 
 def test_invalid_diverse_groups_are_refused() -> None:

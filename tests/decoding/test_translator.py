@@ -170,17 +170,6 @@ def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: 
     assert multiprocessing.active_children() == []
 
 
-def test_a_killed_worker_is_an_error(tiny_checkpoint: Path) -> None:
-    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
-    stream = shared.stream(itertools.repeat("the dog runs"), SEARCH, StreamConfig(buffer=4, max_tokens=8))
-    next(stream)
-    multiprocessing.active_children()[0].kill()
-    with pytest.raises(RunError, match="a worker process died"):
-        for _ in itertools.islice(stream, 1000):
-            pass
-    assert multiprocessing.active_children() == []
-
-
 @pytest.mark.parametrize("longer", [True, False])
 def test_alignments_by_a_checkpoint_that_was_overwritten_are_refused(
     longer: bool, tiny_checkpoint: Path, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path

@@ -48,13 +48,6 @@ def test_scoring_with_an_ensemble_equals_the_scores_of_its_search(make_checkpoin
             assert hypothesis.score == pytest.approx(scored.score, abs=1e-5)
 
 
-def test_an_ensemble_of_the_same_model_twice_equals_the_model(make_checkpoint: MakeCheckpoint) -> None:
-    one, two = make_checkpoint(1), make_checkpoint(2)
-    alone = Translator.of([one], ENGINE).translate(LINES, max_len_b=4)
-    assert Translator.of([one, one], ENGINE).translate(LINES, max_len_b=4) == alone
-    assert Translator.of([one, two], ENGINE).translate(LINES, max_len_b=4) != alone
-
-
 def test_an_ensemble_has_the_shortest_length_limit_of_its_models(make_checkpoint: MakeCheckpoint) -> None:
     models = [
         torch_backend(make_checkpoint(seed, positions="learned", max_positions=positions).build_model())

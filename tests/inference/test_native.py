@@ -8,7 +8,6 @@ import pytest
 import torch
 from native_builds import BUILDS, use_build
 from prefix_models import with_lengths
-from step_by_step import StepByStep
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -18,7 +17,6 @@ from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeLinear, NativeTransformer
-from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.top_k import native_top_k
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
@@ -116,16 +114,6 @@ def test_nonfinite_values_propagate_through_products(eight_bits: bool, wrong: fl
     assert not finite[:, 3].any()
     assert not finite[2].any()
     assert finite.sum() == 8 * 19
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_nan_propagates_through_a_layer(precision: str) -> None:
-    model: Any = make()
-    model.encoder[0].feed_forward.inner.bias.data[3] = math.nan
-    fast = packed(model, precision)
-    log_probs: Tensor = fast.step(torch.full((2,), BOS), fast.start(fast.encode(*with_lengths(sources(5, 3)))))
-    assert log_probs.isnan().all()
 
 
 @torch.inference_mode()
@@ -271,21 +259,6 @@ def test_results_are_bit_identical_in_any_batch_and_with_any_number_of_threads(
 
 
 @torch.inference_mode()
-def test_rows_can_be_reordered_duplicated_and_dropped() -> None:
-    model, src = make(), sources(5, 3, 8)
-    models: list[InferenceModel] = [TorchTransformer(model), packed(model)]
-    states = []
-    for each in models:
-        state = each.start(each.encode(*with_lengths(src)))
-        each.step(torch.full((3,), BOS), state)
-        for origins in ([0, 0, 1, 2, 2, 2], [1, 0, 2, 5, 3], [4]):
-            state.reorder(torch.tensor(origins))
-            states.append(each.step(torch.arange(len(origins)) + 5, state).clone())  # the next one writes over it
-    for expected, log_probs in zip(states[:3], states[3:], strict=True):
-        assert_close(log_probs, expected, rtol=1e-4, atol=1e-4)
-
-
-@torch.inference_mode()
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("count", [0, 1, 4, W, W + 5])
 def test_best_step_equals_the_best_of_all_log_probabilities_bit_for_bit(precision: str, count: int) -> None:
@@ -308,13 +281,6 @@ def test_best_step_equals_the_best_of_all_log_probabilities_bit_for_bit(precisio
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("config", CONFIGS[:3], ids=["greedy", "beam", "diverse"])
-def test_a_search_with_best_step_equals_a_search_over_all_tokens(precision: str, config: SearchConfig) -> None:
-    model, src = packed(make(), precision), sources(*LENGTHS)
-    assert search(model, *with_lengths(src), config) == search(StepByStep(model), *with_lengths(src), config)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_scoring_equals_the_search_scores_bit_for_bit_in_any_batch(precision: str) -> None:
     for model in (packed(make(), precision), Ensemble([packed(make(), precision)])):
         config, src = SearchConfig(nbest=4, max_len_b=5), sources(7, 1, 12, 3)
@@ -324,16 +290,6 @@ def test_scoring_equals_the_search_scores_bit_for_bit_in_any_batch(precision: st
         targets = [one.ids for one in hypotheses]
         assert score(model, rows, targets, config) == hypotheses
         assert score(model, rows[:1], targets[:1], config) == hypotheses[:1]
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_search_scores_equal_the_log_probabilities_of_the_outputs(precision: str) -> None:
-    model, src = make(), sources(6)
-    for one in search(packed(model, precision), *with_lengths(src), SearchConfig(nbest=4, max_len_b=5))[0]:
-        with torch.inference_mode():
-            log_probs = model(*with_lengths(src), torch.tensor([[BOS, *one.ids]])).log_softmax(-1)
-        own = log_probs[0, range(len(one.ids) + 1), [*one.ids, EOS]]
-        assert one.token_log_probs == pytest.approx(own.tolist(), abs=1e-4 if precision == "fp32" else 0.5)
 
 
 def test_source_ids_outside_the_vocabulary_are_an_error() -> None:

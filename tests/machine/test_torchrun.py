@@ -1,9 +1,6 @@
 """The environment variables of torchrun, complete, incomplete, and left over from another program."""
 
-from pathlib import Path
-
 import pytest
-from commands import Train
 
 from nmtkit.errors import UserError
 from nmtkit.machine.torchrun import Place, place_of_process, place_or_alone
@@ -49,11 +46,3 @@ def test_a_malformed_variable_is_named(name: str, value: str, monkeypatch: pytes
     with pytest.raises(UserError, match=f"^{name}={value}"):
         place_of_process()
     assert place_or_alone() == Place()
-
-
-def test_training_with_malformed_variables_ends_with_one_line(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_variables(monkeypatch, {"WORLD_SIZE": "2"})
-    (line,) = train(tmp_path, "--max-updates", 1, code=2).stderr.decode().splitlines()
-    assert line.startswith("nmt-train: WORLD_SIZE=2")

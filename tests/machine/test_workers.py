@@ -126,31 +126,3 @@ def test_a_worker_killed_between_tasks_is_noticed() -> None:
 
 def current_process(_: int) -> int:
     return os.getpid()
-
-
-STARTING = """
-import os, signal, time
-from multiprocessing import util
-from nmtkit.cli.command import command
-from nmtkit.machine.workers import WorkerPool
-started = util.spawnv_passfds
-def start_and_interrupt(*args):
-    process = started(*args)
-    os.kill(os.getpid(), signal.{signal})  # before the worker has received its function
-    time.sleep(0.1)
-    return process
-util.spawnv_passfds = start_and_interrupt
-@command("soup")
-def main():
-    with WorkerPool(2):
-        time.sleep(60)
-main()
-"""
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_while_a_worker_starts_ends_the_command_with_one_line(name: str, code: int) -> None:
-    script = STARTING.format(signal=name)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr

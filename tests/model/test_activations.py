@@ -95,22 +95,6 @@ def test_compiled_or_not_bf16_on_a_cpu_has_at_most_double_the_error_of_autocast(
     assert error < 2.0 * of_autocast
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_activations_in_bf16_at_most_double_the_error_of_the_gradient(
-    norm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = small_model(6, norm=norm)
-    exact = gradients(copy.deepcopy(model).double(), CPU, torch.float32)
-
-    with fake_gpu(monkeypatch, bf16=True):
-        model.to(GPU)
-        in_bf16 = error_of(gradients(model, GPU, torch.bfloat16), exact)
-        with mock.patch.object(transformer, "as_activations", lambda x: x):
-            in_fp32 = error_of(gradients(model, GPU, torch.bfloat16), exact)
-    assert 0.0 < in_fp32 < 0.1
-    assert in_bf16 < 2.0 * in_fp32
-
-
 def test_the_layer_norm_of_bf16_has_statistics_in_fp32() -> None:
     norm, x = LayerNorm(512), (100.0 + torch.randn(3, 512)).bfloat16()
     exact = F.layer_norm(x.double(), (512,)).float()

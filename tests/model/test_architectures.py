@@ -59,10 +59,6 @@ def test_options_survive_a_round_trip_through_a_dict_with_the_architecture() -> 
     assert config_from_dict(config.to_dict()) == TransformerConfig.from_dict(config.to_dict()) == config
 
 
-def test_options_without_an_architecture_belong_to_a_transformer() -> None:
-    assert config_from_dict({"d_model": 64}) == TransformerConfig(d_model=64)
-
-
 def test_an_unknown_architecture_is_refused_and_named() -> None:
     with pytest.raises(UserError, match="unknown architecture 'perceptron'"):
         config_from_dict({"arch": "perceptron"})

@@ -64,20 +64,12 @@ def test_convs2s_has_the_published_number_of_parameters() -> None:
 
 def test_the_defaults_are_the_base_model_of_the_paper() -> None:
     config, optimizer = TransformerConfig(), OptimizerConfig()
-    assert (config.encoder_layers, config.decoder_layers, config.d_model, config.d_ff, config.heads) == (
-        6,
-        6,
-        512,
-        2048,
-        8,
-    )
+    assert (config.encoder_layers, config.decoder_layers) == (6, 6)
+    assert (config.d_model, config.d_ff, config.heads) == (512, 2048, 8)
     assert (config.key_size, config.value_size, config.dropout) == (64, 64, 0.1)
     assert (config.attention_dropout, config.activation_dropout, config.attention_window) == (0, 0, None)
-    assert (config.positions, config.norm, config.for_vocabularies(joined=True).share_embeddings) == (
-        "sinusoidal",
-        "post",
-        "all",
-    )
+    assert (config.positions, config.norm) == ("sinusoidal", "post")
+    assert config.for_vocabularies(joined=True).share_embeddings == "all"
     assert (optimizer.adam_beta1, optimizer.adam_beta2, optimizer.adam_eps) == (0.9, 0.98, 1e-9)
     assert (optimizer.lr_schedule, optimizer.warmup_updates, optimizer.label_smoothing) == ("paper", 4000, 0.1)
     assert (optimizer.weight_decay, optimizer.clip_norm, StopConfig().max_updates) == (0, 0, 100_000)
@@ -85,14 +77,8 @@ def test_the_defaults_are_the_base_model_of_the_paper() -> None:
 
 def test_the_big_preset_matches_the_paper() -> None:
     big = model_config("transformer_big")
-    assert (big.d_model, big.d_ff, big.heads, big.key_size, big.value_size, big.dropout) == (
-        1024,
-        4096,
-        16,
-        64,
-        64,
-        0.3,
-    )
+    assert (big.d_model, big.d_ff, big.heads) == (1024, 4096, 16)
+    assert (big.key_size, big.value_size, big.dropout) == (64, 64, 0.3)
     assert PRESETS["transformer_big"].options["max_updates"] == 300_000
 
 
