@@ -11,7 +11,7 @@ from typing import Any
 from nmtkit.console.log import logger, to_json
 from nmtkit.storage.atomic import staged_file
 from nmtkit.storage.run_files import METRICS
-from nmtkit.training.save_dir import SaveDir, SaveDirMovedError
+from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.tensorboard import Board
 from nmtkit.training.validation import Sample
 
@@ -27,7 +27,7 @@ class MetricsWriter:
         path = save_dir.folder / METRICS
         if path.exists():
             _keep(path, lambda row: row["update"] <= update)
-        self._save_dir, self._path, self._start = save_dir, path, update
+        self._path, self._start = path, update
         self._size = path.stat().st_size if path.exists() else 0  # of whole lines
         self._waiting = b""  # lines not written yet
         self._board = None if tensorboard is None else Board(tensorboard, update)
@@ -39,17 +39,12 @@ class MetricsWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._waiting:
-            with contextlib.suppress(SaveDirMovedError):  # it has ended the run
-                self._append(b"")
+            self._append(b"")
         if self._board is not None:
             self._board.close()
 
     def write(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
-        """Record the numbers of an event; the samples go to TensorBoard.
-
-        Raises SaveDirMovedError if the save folder was moved.
-        """
-        self._save_dir.check_place()
+        """Record the numbers of an event; the samples go to TensorBoard."""
         if update == self._start and self._size:
             _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))
             self._size = self._path.stat().st_size
@@ -66,7 +61,6 @@ class MetricsWriter:
     def _append(self, line: bytes) -> None:
         """Write a line, after those that could not be written before: a full disk causes no gap and no partial line."""
         self._waiting += line
-        self._save_dir.check_place()
         try:
             if not self._path.exists():  # removed: begin anew with the lines from here on
                 self._size = 0

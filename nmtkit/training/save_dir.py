@@ -17,7 +17,7 @@ from nmtkit.checkpoint import (
     save_checkpoint,
 )
 from nmtkit.console.log import logger
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.storage.atomic import link_file, lock, remove_partial_files, staged_file
@@ -31,17 +31,12 @@ T = TypeVar("T")
 Better = Callable[[float, float], bool]  # whether one value of a validation is better than another
 
 
-class SaveDirMovedError(RunError):
-    """The path no longer names the folder that this run locked."""
-
-
 class SaveDir:
     """Writes, finds and prunes the checkpoints of one run."""
 
     def __init__(self, config: CheckpointConfig) -> None:
         self.config = config
         self.folder = config.save_dir
-        self._opened: os.stat_result | None = None  # the folder while it is locked
         self.newest: int | None = None  # the update of the newest checkpoint
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
         self._ranking = 0  # as in `RunState`
@@ -73,31 +68,12 @@ class SaveDir:
                 lock(handle, f"--save-dir {self.folder}")
             except BlockingIOError as error:
                 raise UserError(f"--save-dir {self.folder}: another process is training in it") from error
-            self._opened = os.fstat(handle)
             yield
         finally:
-            if self._opened is not None:
-                with contextlib.suppress(OSError, SaveDirMovedError):  # not empty, or of another run
-                    self.check_place()
-                    for path in missing:
-                        path.rmdir()
-            self._opened = None
-            os.close(handle)  # while it is open, no other folder can get its inode
-
-    def check_place(self) -> None:
-        """Raise SaveDirMovedError unless the path still names the locked folder.
-
-        The lock is that of the folder, but files are written by path: another run may have the folder there now.
-        """
-        if self._opened is None:
-            return
-        with contextlib.suppress(OSError):  # its state is unknown: the write itself reports the error
-            if self.folder.is_dir() and os.path.samestat(self._opened, self.folder.stat()):
-                return
-            raise SaveDirMovedError(
-                f"--save-dir {self.folder}: the folder of this run was moved or removed; "
-                "move it back, then run the same command to resume"
-            )
+            os.close(handle)
+            with contextlib.suppress(OSError):  # not empty
+                for path in missing:
+                    path.rmdir()
 
     def load_newest(self) -> Checkpoint | None:
         """The newest checkpoint that a run can resume from, if any; others are skipped with a warning.
@@ -166,7 +142,6 @@ class SaveDir:
 
         Checkpoints that cannot be resumed are renamed, so that no stage takes them for those of this run.
         """
-        self.check_place()
         remove_partial_files(self.folder, is_run_file)  # no files of other programs
         for path in self._unusable:
             _set_aside(path)
@@ -206,17 +181,14 @@ class SaveDir:
         progress["checkpoint_validations"] = sorted(validations.items())
         path = checkpoint_path(self.folder, update)
         self._last_save = time.monotonic()
-        self.check_place()
         save_checkpoint(path, checkpoint)
         self.newest, self._validations, self._interim = update, validations, interim
         self._ranking = progress.get("ranking", 0)
-        self.check_place()
         link_file(path, self.folder / LAST)
         if progress["is_best"]:
             link_file(path, self.folder / BEST)
         else:
             self._link_best(update, metric, better)
-        self.check_place()
         for old, path in list_checkpoints(self.folder):
             if old not in keep and old < update:  # one beyond the newest is not of this run
                 path.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ class Saver:
         """Write a checkpoint, unless this update has one. Collective.
 
         A failure is a warning: the next save tries again. RunError at the `last` save, and after several in a row; also
-        if a weight is not finite, so that earlier checkpoints are kept. SaveDirMovedError at once.
+        if a weight is not finite, so that earlier checkpoints are kept.
         `metrics` are synced first, so that a checkpoint is never ahead of them, even after a power failure.
         """
         if self.saved == state.update:
@@ -86,6 +86,5 @@ class Saver:
             with working(f"writing checkpoint {state.update}"):
                 self.save_dir.save(state.update, self.learner.checkpoint(record, optimizer), self.validator.better)
         except (NmtkitError, OSError) as error:
-            self.save_dir.check_place()  # if the folder was moved, no later save can succeed
             return str(error)
         return None

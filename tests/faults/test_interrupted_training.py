@@ -1,4 +1,4 @@
-"""What a training run survives: signals, a full disk, a moved folder. The same command resumes it."""
+"""What a training run survives: signals, a full disk. The same command resumes it."""
 
 import math
 import os
@@ -21,7 +21,6 @@ from nmtkit.checkpoint import save_checkpoint
 from nmtkit.errors import RunError, UserError
 from nmtkit.training.averaging import last_checkpoints
 from nmtkit.training.gradient import UpdateGradient
-from nmtkit.training.saving import Saver
 from nmtkit.training.validation import Validator
 
 Command = Callable[..., list[str]]
@@ -245,26 +244,6 @@ def test_too_many_consecutive_failed_saves_stop_the_run(
     assert "No space left" in line
     assert updates(tmp_path) == [1, 2]
     assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 6))
-
-
-def test_a_run_whose_save_folder_was_moved_stops_and_changes_no_other_folder(
-    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, moved = tmp_path / "run", tmp_path / "moved"
-
-    def save_and_move(self: Saver, *arguments: Any, **options: Any) -> None:
-        save(self, *arguments, **options)
-        if not moved.exists():
-            run.rename(moved)
-            run.mkdir()
-            (run / "checkpoint_1.pt").write_bytes(b"theirs")
-
-    save = Saver.save
-    monkeypatch.setattr(Saver, "save", save_and_move)
-    result = train("--save-dir", run, "--max-updates", 9, "--save-every", 2, "--keep-last", 1)
-    assert (result.returncode, b"was moved or removed" in result.stderr.splitlines()[-1]) == (1, True)
-    assert [path.name for path in run.iterdir()] == ["checkpoint_1.pt"]
-    assert updates(moved) == [2]
 
 
 def test_weights_that_are_not_finite_are_never_saved(train: Callable[..., Result], tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 def peak_memory(work: Callable[[], None]) -> int:
     """The peak of the bytes in tensors that `work` makes."""
-    with _Allocations() as allocations:
+    allocations = _Allocations()
+    with allocations:
         work()
     return allocations.peak
 

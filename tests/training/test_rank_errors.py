@@ -63,31 +63,6 @@ def test_an_error_on_one_rank_is_reported_with_its_rank(
     assert not (tmp_path / "run").exists()
 
 
-# nmt-train, whose save folder is replaced by a new one after the first checkpoint.
-MOVED = """
-from nmtkit.cli.train import main
-from nmtkit.training.saving import Saver
-save = Saver.save
-def save_and_move(self, *arguments, **options):
-    save(self, *arguments, **options)
-    if self.ranks.is_main:
-        self.save_dir.folder.rename(self.save_dir.folder.with_name("moved"))
-        self.save_dir.folder.mkdir()
-Saver.save = save_and_move
-main()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("every", ["--log-every", "--save-every"])
-def test_all_ranks_end_if_the_save_folder_was_moved(every: str, datasets: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "moving.py").write_text(MOVED)
-    options = (*TINY, "--max-updates", 9, "--save-every", 2, every, 1)
-    said = complaint(tmp_path / "moving.py", datasets["joined"], "--save-dir", tmp_path / "run", *options)
-    assert "was moved or removed" in said
-    assert not list((tmp_path / "run").iterdir())
-
-
 # nmt-train, in which rank 1 has the second of two datasets.
 OTHER = """
 import os, sys
