@@ -164,6 +164,15 @@ def test_a_split_is_translated_and_scored(generate: Run, tiny_checkpoint: Path, 
     refused(generate(folder, "--sacrebleu", "--reference", reference, "--quiet"), "has 2 lines, the input has 3")
 
 
+def test_subword_marks_in_the_reference_give_a_warning_where_words_are_counted(generate: Run, tmp_path: Path) -> None:
+    reference = tmp_path / "reference.de"
+    reference.write_text("der h@@ und\n\n▁ei ne ▁kat ze\n", encoding="utf-8")
+    for score, warned in (("--sacrebleu", True), ("--tokenized-bleu", False)):
+        done = generate(score, "--reference", reference, "--quiet", input=b"the dog\n\na cat\n")
+        assert done.returncode == 0, done.stderr
+        assert ("in 2 of 3 lines of the reference" in done.stderr.decode()) == warned
+
+
 @pytest.mark.parametrize("kind", ["sentencepiece", "space"])
 def test_an_unknown_piece_of_a_reference_matches_no_unknown_piece_of_a_translation(
     kind: str, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path

@@ -73,6 +73,15 @@ def test_scoring_ignores_options_of_the_file_that_the_command_line_excludes(
     assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
 
 
+def test_an_export_ignores_options_of_the_file_for_another_target(
+    run_here: Run, tiny_checkpoint: Path, with_file: WithFile, tmp_path: Path
+) -> None:
+    options = with_file({"quantization": "int8", "dataset": "missing", "translations": 9})
+    done = run_here("nmt-export", tiny_checkpoint, *options, "--to", "checkpoint", "--output", tmp_path / "model.pt")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model.pt").exists()
+
+
 def test_an_import_ignores_the_tokenizer_of_the_file_beside_one_of_the_command_line(
     run_here: Run, with_file: WithFile, tmp_path: Path
 ) -> None:

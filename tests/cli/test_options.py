@@ -450,9 +450,16 @@ def test_a_name_that_is_not_utf8_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: if it is a file, rename it\n")
 
 
-@pytest.mark.parametrize("flag", ["--input", "--config"])
-def test_an_empty_file_name_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        *(("generate", "--input"), ("generate", "--config"), ("generate", "--source-tag")),
+        *(("preprocess", "--source-tag"), ("train", "--freeze")),
+    ],
+)
+def test_an_empty_name_or_text_is_refused(command: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without its tag a line would be translated into another language."""
     with pytest.raises(SystemExit) as exit:
-        import_module("nmtkit.cli.generate").main(["--checkpoint", "a.pt", flag, ""])
+        import_module(f"nmtkit.cli.{command}").main([flag, ""])
     assert exit.value.code == 2
-    assert f"'{flag}': the name is empty" in capsys.readouterr().err
+    assert re.search(rf"'{flag}': the (name|value) is empty", capsys.readouterr().err)

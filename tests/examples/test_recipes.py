@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from make_corpus import english, make, ravic
 from patience import PATIENCE
 from repository import ROOT
+from steps import OUTPUT_WORDS
 
 from nmtkit.cli.start import load_command
 from nmtkit.cli.train import choose_model
@@ -52,6 +54,16 @@ def test_all_commands_of_a_recipe_have_valid_options(recipe: str) -> None:
     assert {"preprocess", "train", "average", "generate"} <= {name for name, _ in found}
     for name, line in found:
         load_command(name).make_context(f"nmt-{name}", options_of(name, line))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_each_seed_of_a_recipe_has_its_own_runs_and_each_command_its_own_output(recipe: str) -> None:
+    has_seeds = "SEEDS=" in (EXAMPLES / f"{recipe}.py").read_text(encoding="utf-8")
+    one, two = (listed(recipe, *([seeds] if has_seeds else [])) for seeds in ("SEEDS=1", "SEEDS=1 2"))
+    assert sum("nmt-train" in line for line in two) == (1 + has_seeds) * sum("nmt-train" in line for line in one)
+    words = [word for line in two for word in shlex.split(line)]
+    outputs = [name for flag, name in pairwise(words) if flag in OUTPUT_WORDS]
+    assert sorted(outputs) == sorted({*outputs})
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -138,7 +150,8 @@ def test_wmt14_runs_from_download_to_scores_and_a_second_run_does_nothing(tmp_pa
         ("newstest2013.en", "newstest2014.en"), 21
     )
     assert (work / "text/newstest2014.en").read_text(encoding="utf-8").endswith("\nR&D <today>\n")
-    second = run()
+    shutil.rmtree(tmp_path / "my work/smoke/archives")  # texts that are done need them no more
+    second = run(f"DATA_DIR={tmp_path}/moved")
     assert first.endswith(second)
     assert "nmt-preprocess" not in second
     again = run("BEAM=2")

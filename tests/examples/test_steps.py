@@ -172,6 +172,7 @@ def test_sigterm_ends_the_command_and_the_recipe(folder: Path) -> None:
 
 def test_a_command_that_fails_ends_the_recipe_with_its_exit_code(run: Run, folder: Path) -> None:
     script = folder / "recipe.py"
+    run("TEXT_DIR=text")  # the report that the failing command then destroys
     script.write_text(RECIPE.replace("cat seed-1/checkpoints/log", "cat seed-1/checkpoints/lost"))
     assert "seed-1/checkpoints/lost" in run("TEXT_DIR=text", code=1).stderr
     script.write_text(RECIPE)

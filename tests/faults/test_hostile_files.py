@@ -65,10 +65,11 @@ def test_members_of_a_checkpoint_are_not_extracted(tiny_checkpoint: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "size"), [("float32", [10**6, 10**6], 64), ("float32", [-16], 64), ("int8", [16], 16)]
+    ("kind", "shape", "size"),
+    [("float32", shape, 64) for shape in ([10**6, 10**6], [-4, -4], [16.0])] + [("int8", [16], 16)],
 )
 def test_types_and_shapes_are_compared_with_the_file_before_memory_is_allocated(
-    kind: str, shape: list[int], size: int, tiny_checkpoint: Path, tmp_path: Path
+    kind: str, shape: list[float], size: int, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(with_tensor(tiny_checkpoint.read_bytes(), NORM, kind, shape, bytes(size)))

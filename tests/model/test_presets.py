@@ -8,6 +8,7 @@ import torch
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
+from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import OptimizerConfig, StopConfig
 
@@ -55,6 +56,12 @@ def parameters(preset: str, source_size: int, target_size: int) -> int:
 def test_gnmt_has_the_published_number_of_parameters() -> None:
     """NVIDIA's GNMT v2, with 32,320 joint pieces: 160,671,297 parameters (MLBench's blog)."""
     assert parameters("gnmt", 32_320, 32_320) == 160_671_297
+
+
+def test_gnmt_is_optimized_as_published() -> None:
+    options, config = PRESETS["gnmt"].options, RecurrentConfig()
+    assert (options["lr"], options["clip_norm"], options["warmup_updates"]) == (2e-3, 5.0, 200)
+    assert (config.encoder_layers, config.decoder_layers, config.d_model, config.dropout) == (4, 4, 1024, 0.2)
 
 
 def test_convs2s_has_the_published_number_of_parameters() -> None:

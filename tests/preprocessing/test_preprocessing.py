@@ -176,6 +176,18 @@ def test_sentencepiece_learns_vocabularies_and_loses_no_text(
     assert dataset.summaries["train"].unknown == {"en": 0, "de": 0}
 
 
+def test_text_that_does_not_suit_the_vocabulary_gives_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = write_pairs(tmp_path / "train", [("a b", "x y z x y z x y z"), ("c d", "x")] * 30)
+    test = write_pairs(tmp_path / "test", [("ab a", "x y z x y z x y Z"), ("a@@ b", "y")])
+    make(tmp_path, [train], test=[test], min_count=31)
+    (warning,) = caplog.messages
+    assert "of the tokens of test.en are unknown" in warning
+    make(tmp_path, [train], test=[test], tokenizer="sentencepiece", vocab_size=16)
+    assert sum("test.en: 1 of 2 lines have subword marks" in message for message in caplog.messages) == 1
+
+
 def test_byte_fallback_leaves_no_unknown_tokens(tmp_path: Path) -> None:
     train = write_pairs(tmp_path / "train", make_pairs(100))
     test = write_pairs(tmp_path / "test", [("日本", "\U0001f600 ok")])

@@ -13,6 +13,7 @@ import pytest
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
+from nmtkit.preprocessing import progress
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import EncodedBlock
 from nmtkit.preprocessing.pipeline import preprocess
@@ -237,3 +238,18 @@ def test_a_resumed_run_removes_everything_written_after_the_last_save(
         made = contents(make(prefix, "killed", "300").folder)
     assert "resuming after 5 shards of train" in caplog.messages
     assert made == contents(make(prefix, "straight", "300").folder)
+
+
+def test_new_and_longer_files_are_on_the_disk_before_the_progress_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    for name in ("fsync", "fsync_entries"):
+        monkeypatch.setattr(progress, name, lambda path: flushed.append(path.name))
+    saved = SavedProgress("task", {})
+    for more in (b"shard", b" and more", b""):
+        with (tmp_path / "shard").open("ab") as file:
+            file.write(more)
+        flushed.clear()
+        saved.save(tmp_path)
+        assert flushed == [*(["shard"] if more else []), tmp_path.name]

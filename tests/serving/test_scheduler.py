@@ -124,6 +124,13 @@ def test_a_job_of_long_lines_does_not_delay_short_ones(batcher: DynamicBatcher, 
     assert 4 * CHARS_PER_JOB <= CHARS_PER_ROUND < sum(map(len, search.rounds[1]))  # huge filled the round
 
 
+def test_the_characters_of_a_share_are_those_after_normalization(batcher: DynamicBatcher, search: Reverse) -> None:
+    job = batcher.submit(["\ufdfa" * (CHARS_PER_JOB // 18)] * 3, SearchConfig())
+    search.may_go.set()
+    assert len(texts(job)) == 3
+    assert [len(lines) for lines in search.rounds[1:]] == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     "line", ["", "a dog", "straße ½", "\ufdfa" * 3, "\u00b4a \u2460\ufb03", "한국어", "e\u0301" * 5]
 )
@@ -167,6 +174,16 @@ def test_workers_that_cannot_be_started_fail_all_requests_of_a_round_at_once(
     assert texts(batcher.submit(["dog"], SearchConfig())) == ["god"]
     assert value(metrics, "failures_total") == 6
     assert value(metrics, "queued_lines") == 0
+
+
+def test_workers_that_cannot_be_started_any_more_leave_the_results_of_the_same_round(
+    batcher: DynamicBatcher, search: Reverse
+) -> None:
+    jobs = [batcher.submit([word], SearchConfig()) for word in ("good", "bad", "gone", "late")]
+    search.may_go.set()
+    assert texts(jobs[0]) == ["doog"]
+    failures = [type(job.result.exception(timeout=PATIENCE)) for job in jobs[1:]]
+    assert failures == [RunError, WorkersNotStartedError, WorkersNotStartedError]
 
 
 def test_a_search_that_failed_once_is_retried(
