@@ -1,5 +1,7 @@
 """Two processes never write one result: the second is refused with one line, and the first is not disturbed."""
 
+import errno
+import fcntl
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -48,3 +50,17 @@ def test_the_folder_of_a_process_at_work_is_not_taken_for_a_leftover(tmp_path: P
         ):
             raise AssertionError
     assert (tmp_path / "folder/file").read_text() == "first"
+
+
+@pytest.mark.parametrize("command", ["nmt-preprocess", "nmt-generate", "nmt-train"])
+def test_a_file_system_without_locks_gives_a_warning(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with writing(command, tmp_path / "result") as output:
+        if command == "nmt-preprocess":
+            (output / "file").write_text("text")
+    assert "cannot be locked" in caplog.text
