@@ -312,3 +312,17 @@ def test_an_input_file_is_not_overwritten_by_an_output(run_here: Run, tmp_path: 
         "text is an input and would be overwritten",
     )
     assert (tmp_path / "text").read_text() == "a dog\n"
+
+
+def test_unknown_source_tokens_are_reported_and_many_give_a_warning(
+    run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    checkpoint, path = load_checkpoint(tiny_checkpoint), tmp_path / "space.pt"
+    source = SpaceTokenizer(Vocabulary(checkpoint.source.vocab.pieces))
+    save_checkpoint(path, replace(checkpoint, source=source))
+    for text, percent, doubted in ((b"\xe2\x96\x81the " * 8 + b"dog\n", "10", False), (b"the-dog\n\n", "33.33", True)):
+        done = run_here("nmt-generate", "--checkpoint", path, *FAST, input=text)
+        assert done.returncode == 0, done.stderr
+        messages = done.stderr.decode()
+        assert f" | en unknown % {percent} | precision " in messages
+        assert ("of the tokens of stdin are unknown" in messages) == doubted
