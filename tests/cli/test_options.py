@@ -196,6 +196,13 @@ def test_command_line_options_override_those_of_a_config_file(
     assert values["given"] == ["spoons"]
 
 
+def test_a_config_file_can_give_a_single_value_for_a_repeatable_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.toml").write_text('guest = "Ann"')
+    assert run("--config", str(tmp_path / "a.toml"), capsys=capsys)[1]["guest"] == ["Ann"]
+
+
 @pytest.mark.parametrize(("option", "named"), [("--salt=0.5", "--salt"), ("--no-bread", "--no-bread")])
 def test_an_option_without_effect_is_refused(option: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--kind", "leek", option, capsys=capsys)[0::2] == (2, f"soup: {named} has no effect in leek soup\n")

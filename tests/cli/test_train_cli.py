@@ -372,6 +372,13 @@ def test_a_diverging_run_stops_with_intact_checkpoints(
     assert [row["loss"] for row in metrics(tmp_path, "train") if row["update"] > 3] == [None, None]
 
 
+def test_a_run_that_diverges_before_its_first_checkpoint_says_that_it_has_none(train: Train, tmp_path: Path) -> None:
+    result = train(tmp_path, "--max-updates", 50, "--lr-scale", 1e38, "--max-skips", 3, code=1)
+    error = result.stderr.decode().splitlines()[-1]
+    assert error.startswith("nmt-train: 3 updates in a row")
+    assert "it has no earlier checkpoint" in error
+
+
 # As a process of its own
 
 

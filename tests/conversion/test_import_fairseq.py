@@ -17,6 +17,7 @@ from commands import Run
 from fairseq_objects import FairseqObjects, bleu_state, unused_weights
 from foreign_models import FsmtModel, PreNormModel, fairseq_batch, log_probs_of, renormalized
 from foreign_tokenizers import ENGLISH, GERMAN, train_model
+from forged import archive_of, members_of
 from sentencepiece import SentencePieceProcessor
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -310,6 +311,13 @@ def test_one_changed_bit_of_a_weight_is_refused(tmp_path: Path) -> None:
     content[content.index(weight) + 5] ^= 1
     path.write_bytes(content)
     with pytest.raises(UserError, match="checksum"):
+        from_fairseq(path, LANGUAGES)
+
+
+def test_a_compressed_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = word_model(tmp_path)
+    path.write_bytes(archive_of(members_of(path.read_bytes()), zipfile.ZIP_DEFLATED))
+    with pytest.raises(UserError, match=r"model\.pt: compressed"):
         from_fairseq(path, LANGUAGES)
 
 

@@ -13,7 +13,7 @@ from commands import Run, Train
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding import footprint, search
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.footprint import search_bytes
+from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
@@ -84,6 +84,12 @@ def test_a_search_that_exceeds_the_memory_is_refused_before_the_input_is_read(
     with_free(monkeypatch, 8e9)
     with pytest.raises(UserError, match=named):
         translator.translate(lines(), **options)
+
+
+def test_free_memory_is_divided_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_free(monkeypatch, 1000)
+    assert missing_memory(300, torch.device("cpu"), processes=4) == 250
+    assert missing_memory(250, torch.device("cpu"), processes=4) is None
 
 
 def test_a_batch_that_exceeds_the_memory_is_halved(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import search
+from nmtkit.decoding.translation import Candidate, different_texts
 from nmtkit.decoding.translator import Translator
 from nmtkit.text.tokenizer import SpaceTokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
@@ -166,6 +167,11 @@ def test_nbest_texts_are_distinct_with_every_search_backend(
     lines = [line if number % 3 else Request(line, prefix="die") for number, line in enumerate(LINES * 4)]
     for texts in translator.translate(lines, max_len_b=8, **options):
         assert len(texts) == len(set(texts))
+
+
+def test_the_best_candidate_of_each_text_is_kept() -> None:
+    best, second, repeated = (Candidate(text, score) for text, score in (("x", -1.0), ("y", -2.0), ("x", -3.0)))
+    assert different_texts([best, second, repeated]) == (best, second)
 
 
 def test_nbest_texts_of_split_lines_are_distinct(make_checkpoint: Callable[..., Checkpoint]) -> None:

@@ -133,6 +133,14 @@ def test_skipping_finished_lines_leaves_the_other_translations_bit_identical(tra
         assert sum(translated) == len(rest)
 
 
+def test_other_errors_of_the_search_are_not_mistaken_for_lack_of_memory(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "search", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="size"):
+        texts(translator, LINES)
+
+
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: …")]
 )

@@ -1,5 +1,6 @@
 """The recipes: their commands and settings, the Makefile that calls them, and complete runs of some."""
 
+import gzip
 import os
 import re
 import shlex
@@ -69,6 +70,19 @@ def test_each_seed_of_a_recipe_has_its_own_runs_and_each_command_its_own_output(
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_make_has_a_target_for_each_recipe(recipe: str) -> None:
     assert f"$(call recipe,{recipe}.py" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_the_texts_of_the_multilingual_recipe_are_joined_at_line_ends_also_without_a_last_newline(
+    tmp_path: Path,
+) -> None:
+    for folder in ("multi30k", "all"):
+        (tmp_path / folder).mkdir()
+    for side, text in (("en", b"one\ntwo"), ("de", b"eins\nzwei")):
+        (tmp_path / f"multi30k/train.{side}.gz").write_bytes(gzip.compress(text))
+    for command in listed("multilingual", "DIRECTIONS=en-de de-en")[:2]:
+        subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, timeout=PATIENCE)
+    assert (tmp_path / "all/train.source").read_text() == "one\ntwo\neins\nzwei\n"
+    assert (tmp_path / "all/train.target").read_text() == "eins\nzwei\none\ntwo\n"
 
 
 def test_make_passes_variables_of_its_command_line_and_the_environment(tmp_path: Path) -> None:

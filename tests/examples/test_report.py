@@ -80,6 +80,10 @@ def test_an_interval_of_a_difference_covers_the_true_one_in_95_percent_of_experi
     assert 0.94 < covered / 2000 < 0.96
 
 
+def test_a_single_seed_of_each_model_shows_no_difference() -> None:
+    assert not Spread.of([[30.0], [35.0]]).difference([35.0], [30.0]).excludes(0.0)
+
+
 def test_models_are_compared_with_the_first() -> None:
     table = compare.compare({"alone": [30.0, 31.0], "with more text": [33.0, 34.0]})
     assert "| with more text | 2 | 33.50 ± 2.15 | +3.00 ± 3.04 |" in table

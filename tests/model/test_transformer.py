@@ -148,6 +148,14 @@ def test_separate_vocabularies_never_share_embeddings_even_with_equal_sizes() ->
         TransformerConfig(share_embeddings="all").for_vocabularies(joined=False)
 
 
+def test_vocabularies_of_different_sizes_share_only_the_target_matrices() -> None:
+    model = make(source_size=W, target_size=9)
+    assert model.config.share_embeddings == "decoder"
+    assert model(*with_lengths(sentences(4)), torch.tensor([[BOS, 5]])).shape == (1, 2, 9)
+    with pytest.raises(UserError, match="--share-embeddings all"):
+        make(source_size=W, target_size=9, share_embeddings="all")
+
+
 def test_parameters_are_initialized_as_documented() -> None:
     D, H = 128, 4
     sizes: dict[str, Any] = {"d_model": D, "d_ff": 512, "heads": H, "d_v": 16, "encoder_layers": 2, "decoder_layers": 2}

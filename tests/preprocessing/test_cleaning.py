@@ -196,6 +196,13 @@ def test_dedup_is_a_flag_with_an_optional_value(
     assert event["dropped"] == dropped
 
 
+def test_cleaning_without_training_text_is_refused(tmp_path: Path, run_here: Run) -> None:
+    prefix = write(tmp_path / "text", good(3))
+    done = run_here("nmt-preprocess", "-s", "en", "-t", "de", "--validpref", prefix, "--destdir", tmp_path, "--dedup")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b"--dedup has no effect without --trainpref" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

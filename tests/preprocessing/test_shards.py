@@ -226,6 +226,15 @@ def test_a_run_starts_over_if_a_file_of_the_unfinished_dataset_is_damaged(
     assert made == contents(make(prefix, "straight", "300", cleaning).folder)
 
 
+@pytest.mark.parametrize("content", ["", "[]", "null", "{}", '{"task": 1, "sha256": 2}'])
+def test_content_that_is_no_progress_counts_as_damage(
+    content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "progress.json").write_text(content)
+    assert SavedProgress.load(tmp_path, "task") is None
+    assert len(caplog.messages) == 1
+
+
 def test_a_resumed_run_removes_everything_written_after_the_last_save(
     prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

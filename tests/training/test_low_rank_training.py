@@ -73,6 +73,14 @@ def test_an_average_is_that_of_the_merged_weights(train: Train, parent: Path, tm
         assert torch.equal(weight, ((two[name].double() + four[name].double()) / 2).float()), name
 
 
+def test_an_adapted_model_can_be_adapted_again(train: Train, parent: Path, tmp_path: Path) -> None:
+    train(tmp_path / "a", "--max-updates", 2, "--init-from", parent, *LORA)
+    first, second = (tmp_path / name / "checkpoint_last.pt" for name in "ab")
+    train(tmp_path / "b", "--max-updates", 2, "--init-from", first, "--lora-rank", 3)
+    adapted = load_training_checkpoint(second).weights
+    assert all(torch.equal(adapted[name], weight) for name, weight in load_checkpoint(first).weights.items())
+
+
 @pytest.mark.parametrize(
     ("options", "before", "now"),
     [((), "--lora-rank 2", "not no --lora-rank"), (("--lora-rank", 3), "--lora-rank 2", "not --lora-rank 3")],
