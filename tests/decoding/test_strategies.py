@@ -99,3 +99,9 @@ def test_invalid_diverse_groups_are_refused() -> None:
         SearchConfig(diverse_groups=3)
     with pytest.raises(UserError, match="--sampling and --diverse-groups"):
         SearchConfig(diverse_groups=2, sampling=True)
+
+
+def test_the_temperature_is_applied_before_top_p() -> None:
+    """At temperature 0.5 the first token has 0.68 of the probability, at 2 it has 0.37."""
+    assert shares(top_p=0.6, temperature=0.5) == {A: 1.0}
+    assert set(shares(top_p=0.6, temperature=2.0)) == {A, B}

@@ -27,7 +27,7 @@ from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.machine import native_build
 from nmtkit.machine.workers import WorkerPool
-from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
 
 SEARCH = SearchConfig(beam=2, max_len_b=3)
@@ -423,3 +423,32 @@ def test_different_numbers_of_lines_and_targets_are_refused_with_their_counts(tr
     with pytest.raises(UserError, match=r"^2 lines and 1 target: give one for each$"):
         translator.score(iter(["the dog", "a cat"]), ["der hund"])
     assert translator.score([], []) == []
+
+
+def test_workers_do_not_load_a_checkpoint_that_was_replaced_since_the_model_was_loaded(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.pt"
+    save_checkpoint(path, make_checkpoint())
+    shared = Translator.from_checkpoint(path, device="cpu", precision="fp32", workers=2)
+    save_checkpoint(path, make_checkpoint(2))
+    for _ in range(2):
+        with pytest.raises(WorkersNotStartedError, match=r"model\.pt has been replaced"):
+            texts(shared, LINES)
+
+
+def test_line_breaks_in_model_output_are_removed(tokenizer: Tokenizer) -> None:
+    pieces = ["▁dog", "<0x0A>", "<0x0D>", "<0x0D>", "<0x0A>", "▁cat"]
+    text = tokenizer.decode(tokenizer.vocab.to_ids(pieces))
+    assert text.split() == ["dog", "cat"]
+    assert not {"\n", "\r"} & set(text)
+
+
+def test_mixing_lines_to_score_with_lines_to_translate_is_refused(translator: Translator) -> None:
+    with pytest.raises(UserError, match="some lines have a target to score and some have none"):
+        translator.translate(["the dog", Request("a cat", target="eine katze")])
+    for lines, targets in ((["the dog"], [None]), ([Request("the dog")], ["der hund"])):
+        with pytest.raises(TypeError, match="each line and target is a str: for a Request use stream"):
+            translator.score(lines, targets)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the path of a checkpoint is expected"):
+        Translator.from_checkpoint()
