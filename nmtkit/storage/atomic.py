@@ -359,7 +359,7 @@ def _put_in_place(staging: Path, destination: Path) -> None:
         os.close(descriptor)
     try:
         if destination.exists():
-            destination.rename(replaced)
+            _set_aside(destination, replaced)
         staging.rename(destination)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -367,6 +367,16 @@ def _put_in_place(staging: Path, destination: Path) -> None:
         raise
     fsync_entries(destination.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _set_aside(folder: Path, replaced: Path) -> None:
+    """Rename a folder that will be replaced; remove it where overlayfs cannot rename one of a container's image."""
+    try:
+        folder.rename(replaced)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.rmtree(folder)
 
 
 def _cannot_create(destination: Path, error: OSError) -> NmtkitError:

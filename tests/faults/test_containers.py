@@ -3,6 +3,7 @@
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,3 +56,42 @@ def test_a_folder_that_cannot_be_written_is_named_in_one_line(
         refused = faulty(command, *words, input=TEXT, user=USER)
         assert (refused.code, "/etc/result" in refused.last_line) == (2, True), refused.output
     assert not Path("/etc/result").exists()
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """The folder of an image, and where a container sees it through overlayfs, whose writable layer is a tmpfs."""
+    mounted = tmp_path / "overlay"
+    mounted.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(mounted)], capture_output=True, check=False).returncode:
+        pytest.skip("this system mounts no file systems")
+    try:
+        layers = {name: mounted / name for name in ("lowerdir", "upperdir", "workdir")}
+        seen = mounted / "seen"
+        for folder in (*layers.values(), seen):
+            folder.mkdir()
+        options = ",".join(f"{name}={folder}" for name, folder in layers.items())
+        mount = ["mount", "-t", "overlay", "overlay", "-o", options, str(seen)]
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            pytest.skip("this system has no overlayfs")
+        try:
+            yield layers["lowerdir"], seen
+        finally:
+            subprocess.run(["umount", str(seen)], check=True)
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+
+
+@pytest.mark.parametrize("command", ["nmt-preprocess", "nmt-export"])
+def test_a_folder_that_lies_in_the_image_of_a_container_is_replaced(
+    command: str, command_lines: dict[str, list[object]], faulty: Faulty, image: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words, (layer, seen) = command_lines[command], image
+    assert faulty(command, *words).code == 0
+    expected = {path.name: path.read_bytes() for path in (tmp_path / "result").iterdir()}
+    shutil.copytree(tmp_path / "result", layer / "result")
+    again = [seen / "result" if word == tmp_path / "result" else word for word in words]
+    done = faulty(command, *again)
+    assert done.code == 0, done.output
+    assert {path.name: path.read_bytes() for path in (seen / "result").iterdir()} == expected
+    assert [path.name for path in seen.iterdir()] == ["result"]
