@@ -95,3 +95,22 @@ def test_a_folder_that_lies_in_the_image_of_a_container_is_replaced(
     assert done.code == 0, done.output
     assert {path.name: path.read_bytes() for path in (seen / "result").iterdir()} == expected
     assert [path.name for path in seen.iterdir()] == ["result"]
+
+
+def test_a_file_that_is_mounted_from_the_host_gets_the_result(
+    command_lines: dict[str, list[object]], faulty: Faulty, tmp_path: Path
+) -> None:
+    """As by `docker -v FILE:FILE`: such a file cannot be replaced by a rename."""
+    host, result = tmp_path / "host", tmp_path / "result"
+    host.write_bytes(bytes(99_999))
+    result.touch()
+    if subprocess.run(["mount", "--bind", str(host), str(result)], capture_output=True, check=False).returncode:
+        pytest.skip("this system mounts no file systems")
+    try:
+        done = faulty("nmt-generate", *command_lines["nmt-generate"], input=TEXT)
+    finally:
+        subprocess.run(["umount", str(result)], check=True)
+    assert done.code == 0, done.output
+    mounted = host.read_bytes()
+    assert faulty("nmt-generate", *command_lines["nmt-generate"], input=TEXT).code == 0
+    assert mounted == result.read_bytes()

@@ -21,6 +21,7 @@ from nmtkit.checkpoint import save_checkpoint
 from nmtkit.errors import RunError, UserError
 from nmtkit.training.averaging import last_checkpoints
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.saving import Saver
 from nmtkit.training.validation import Validator
 
 Command = Callable[..., list[str]]
@@ -330,3 +331,18 @@ def test_metrics_have_no_gap_after_a_temporarily_full_disk(
     assert result.returncode == 0
     assert result.stderr.decode().count("kept for the next attempt") == 3
     assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 13))
+
+
+def test_a_run_continues_when_its_metrics_are_removed(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_and_remove(self: Saver, *arguments: Any, **options: Any) -> None:
+        save(self, *arguments, **options)
+        (tmp_path / "metrics.jsonl").unlink()
+
+    save = Saver.save
+    monkeypatch.setattr(Saver, "save", save_and_remove)
+    result = train("--max-updates", 6, "--save-every", 2, "--keep-last", 9)
+    assert result.returncode == 0
+    assert b"cannot be written" not in result.stderr
+    assert sorted(path.name for path in tmp_path.glob("checkpoint_?.pt")) == [f"checkpoint_{n}.pt" for n in (2, 4, 6)]

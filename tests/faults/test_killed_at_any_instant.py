@@ -1,5 +1,7 @@
 """A command that is killed at any instant leaves the earlier result, and the same command then completes it."""
 
+import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -7,6 +9,8 @@ import pytest
 from commands import TINY
 from faults import TEXT, Faulty, contents
 from training_runs import DROPOUT, assert_same_end, assert_same_rows
+
+from nmtkit.storage.atomic import resumable_file, staged_file, staged_folder
 
 INSTANTS = 60  # more than any of the commands below changes files
 
@@ -107,3 +111,26 @@ def test_a_training_run_killed_again_and_again_ends_like_an_uninterrupted_one(
     assert_same_rows(run, straight)
     assert (run / "checkpoint_best.pt").stat().st_nlink == (straight / "checkpoint_best.pt").stat().st_nlink
     assert left(run) == []
+
+
+def test_a_result_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power failure the name leads to the old result or to the whole new one."""
+    flushed: list[tuple[int, bool]] = []
+    fsync, result = os.fsync, tmp_path / "result"
+
+    def noted(handle: int) -> None:
+        flushed.append((os.fstat(handle).st_ino, result.exists()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with staged_folder(result, lambda folder: False) as staging:
+        (staging / "file").touch()
+    folder, parent = result.stat().st_ino, tmp_path.stat().st_ino
+    assert flushed == [((result / "file").stat().st_ino, False), (folder, False), (parent, True)]
+    shutil.rmtree(result)
+    for writing in (staged_file(result), resumable_file(result, False)):
+        flushed.clear()
+        with writing as file:
+            file.write(b"content")
+        assert flushed == [(result.stat().st_ino, False), (parent, True)]
+        result.unlink()

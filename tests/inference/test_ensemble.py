@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from commands import Run
 from prefix_models import with_lengths
 
 from nmtkit import Translator
-from nmtkit.checkpoint import Checkpoint
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import search
@@ -67,3 +69,19 @@ def test_an_ensemble_with_different_languages_is_refused(make_checkpoint: MakeCh
     one, back = make_checkpoint(1), replace(make_checkpoint(2), source_language="de", target_language="en")
     with pytest.raises(UserError, match="number 2 translates de-en, not en-de"):
         Translator.of([one, back], ENGINE)
+
+
+def test_workers_also_use_several_checkpoints_as_an_ensemble(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, run_here: Run
+) -> None:
+    paths = [tmp_path / f"{seed}.pt" for seed in (1, 2)]
+    for seed, path in enumerate(paths, 1):
+        save_checkpoint(path, make_checkpoint(seed))
+    expected = Translator.from_checkpoint(*paths, device="cpu", precision="fp32").translate(LINES, beam=2, max_len_b=3)
+    text = "".join(f"{line}\n" for line in LINES).encode()
+    both = ("--checkpoint", paths[0], "--checkpoint", paths[1], "--beam", 2, "--max-len-b", 3)
+    for workers in (1, 2):
+        done = run_here(
+            "nmt-generate", *both, "--device", "cpu", "--precision", "fp32", "--workers", workers, input=text
+        )
+        assert done.stdout.decode().split("\n")[:-1] == expected, done.stderr.decode()

@@ -356,3 +356,24 @@ def test_invalid_rows_tokens_and_shapes_are_errors() -> None:
     for wrong in (torch.zeros(2, 8), torch.zeros(2, 64, dtype=torch.float64)):
         with pytest.raises(TypeError, match="64 columns of fp32"):
             linear(wrong)
+
+
+@torch.inference_mode()
+def test_int8_products_are_close_and_zeros_give_exactly_the_bias() -> None:
+    linear, weight, bias = layer(83, 512, eight_bits=True)
+    x = torch.randn(40, 512)
+    exact = F.linear(x, weight, bias)
+    assert ((linear(x) - exact).norm(dim=1) / exact.norm(dim=1)).max() < 0.03
+    assert torch.equal(linear(torch.zeros(2, 512)), bias.expand(2, -1))
+    assert torch.equal(NativeLinear(torch.zeros(83, 8), bias, eight_bits=True)(torch.ones(2, 8)), bias.expand(2, -1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_default_dtype_of_torch_does_not_change_the_search(dtype: torch.dtype) -> None:
+    model, src = packed(make()), sources(*LENGTHS)
+    expected = [search(model, *with_lengths(src), config) for config in CONFIGS]
+    torch.set_default_dtype(dtype)
+    try:
+        assert [search(model, *with_lengths(src), config) for config in CONFIGS] == expected
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
+from nmtkit.data.batch import make_batch
 from nmtkit.errors import UserError
 from nmtkit.model.flops import training_flops
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.text.vocabulary import BOS, EOS, PAD
-from nmtkit.training.loss import projected_cross_entropy
+from nmtkit.training.loss import batch_loss, projected_cross_entropy
 
 
 def gradients(model: TranslationModel, loss: Tensor) -> list[Tensor]:
@@ -132,3 +133,17 @@ def test_one_matrix_for_separate_vocabularies_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="--share-embeddings all needs one vocabulary"):
         make(name, target_size=W + 1, share_embeddings="all")
     assert config(name).for_vocabularies(joined=False).share_embeddings == "decoder"
+
+
+@rivals
+def test_the_loss_includes_the_bias_of_the_projection(name: str) -> None:
+    model = make(name)
+    src, tgt_in = sentences(5, 5), sentences(6, 6, seed=1)
+    sizes = torch.tensor([5, 5]).numpy(), torch.tensor([6, 6]).numpy()
+    batch = make_batch(src.flatten().numpy(), sizes[0], tgt_in.flatten().numpy(), sizes[1])
+    logits = model(batch.src, batch.source_lengths, batch.tgt_in)
+    expected = smoothed_loss(logits.flatten(0, 1), batch.tgt_out.flatten(), 0.1)
+    loss, _ = batch_loss(model, batch, 0.1)
+    assert_close(loss.double(), expected, rtol=1e-5, atol=0)
+    for one, other in zip(gradients(model, loss), gradients(model, expected), strict=True):
+        assert_close(one, other, rtol=1e-4, atol=1e-6)

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 from prefix_models import with_lengths
-from reference_loss import outputs
+from reference_loss import outputs, smoothed_loss
 from small_transformers import D, H, W, assert_is_causal, make, sentences, variants
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 from torch_copies import copy_decoder_layer, copy_encoder_layer, torch_layer
 
+from nmtkit.data.batch import make_batch
 from nmtkit.errors import UserError
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model import attention
@@ -21,6 +22,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import BOS, PAD
+from nmtkit.training.loss import batch_loss
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -230,3 +232,16 @@ def test_the_encoder_uses_lengths_instead_of_padding_ids(training: bool) -> None
     assert not torch.allclose(memory.values[0, :4], memory.values[1, :4])  # they differ behind the id of padding
     src[:, 4] = 11
     assert torch.equal(model.encode(src, lengths).values[:, :4], memory.values[:, :4])
+
+
+def test_the_loss_includes_the_output_bias() -> None:
+    model, (src, lengths), tgt = make(output_bias=True), with_lengths(sentences(5, 5)), sentences(6, 6, seed=1)
+    counts = torch.tensor([6, 6]).numpy()
+    batch = make_batch(src.flatten().numpy(), lengths.numpy(), tgt.flatten().numpy(), counts)
+    expected = smoothed_loss(model(src, lengths, batch.tgt_in).flatten(0, 1), tgt.flatten(), 0.1)
+    loss, _ = batch_loss(model, batch, 0.1)
+    assert_close(loss.double(), expected, rtol=1e-5, atol=0)
+    parameters = list(model.parameters())
+    found, exact = (torch.autograd.grad(each, parameters) for each in (loss, expected))
+    for one, other in zip(found, exact, strict=True):
+        assert_close(one, other, rtol=1e-4, atol=1e-6)

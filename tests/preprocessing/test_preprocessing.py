@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from patience import PATIENCE
 from repository import BIN
@@ -25,8 +26,10 @@ from nmtkit.data.corpus import Dataset, Split
 from nmtkit.errors import RunError, UserError
 from nmtkit.preprocessing import dedup, pipeline
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
+from nmtkit.preprocessing.dedup import HASH, hash_pairs
 from nmtkit.preprocessing.pipeline import preprocess
 from nmtkit.text import reading as text
+from nmtkit.text.reading import Block
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -487,3 +490,9 @@ def test_text_that_changes_while_it_is_read_makes_no_dataset(
     with pytest.raises(RunError, match=r"train\.en has changed while it was read: run the command again"):
         preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
     assert not (tmp_path / "d").exists()
+
+
+def test_pairs_that_differ_only_in_the_boundary_between_the_sides_are_no_duplicates(tmp_path: Path) -> None:
+    source, target = (Block(tmp_path, 1, 3, text) for text in (b"ab\na\nab\n", b"c\nbc\nc\n"))
+    hashes = np.frombuffer(hash_pairs(source, target, CleaningConfig(dedup="pair")), HASH)
+    assert hashes[0] == hashes[2] != hashes[1]

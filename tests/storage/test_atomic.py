@@ -221,3 +221,15 @@ def test_a_result_of_root_keeps_its_owner(tmp_path: Path) -> None:
         os.chown(path, 12345, 54321)
         write(path)
         assert (path.stat().st_uid, path.stat().st_gid) == (12345, 54321)
+
+
+def test_a_second_name_is_a_hard_link_or_a_copy_where_there_are_none(tmp_path: Path) -> None:
+    source, link = tmp_path / "source", tmp_path / "link"
+    source.write_text("new")
+    link.write_text("old")
+    for _ in range(2):  # the second time, both are names of one file already
+        link_file(source, link)
+        assert link.samefile(source)
+    link_file(Path("/proc/self/status"), link)  # a file of another file system cannot be linked
+    assert "Name:" in link.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "source"]

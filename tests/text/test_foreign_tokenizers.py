@@ -24,6 +24,7 @@ from nmtkit.model.architectures import make_model
 from nmtkit.text.moses_bpe import FINAL_MARK, MOSES_BPE, MosesBpe, MosesBpeTokenizer, merge_symbols, read_codes
 from nmtkit.text.tokenizer import Tokenizer, make_tokenizer, tokenizer_differences
 from nmtkit.text.vocabulary import SPECIALS, UNK, Vocabulary
+from nmtkit.training.averaging import average_checkpoints
 
 LINES = [*ENGLISH, *GERMAN, "", "   ", *hostile_lines(seed=1, count=1000)]
 
@@ -311,3 +312,13 @@ def test_subword_sampling_keeps_the_text_and_never_yields_an_unknown_piece(model
 def test_both_tokenizers_can_be_sent_to_another_process(tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
     for ours, copy in zip(tokenizers, pickle.loads(pickle.dumps(tokenizers)), strict=True):
         assert copy.encode(LINES[:50]) == ours.encode(LINES[:50])
+
+
+def test_models_with_another_tokenizer_of_one_side_are_not_averaged(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    source, target = MarianFiles(tmp_path / "marian").tokenizers()
+    for name, other in (("a.pt", target), ("b.pt", source)):
+        save_checkpoint(tmp_path / name, with_tokenizers(make_checkpoint(), source, other))
+    with pytest.raises(UserError, match="its target text is split into pieces by another tokenizer"):
+        average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"])

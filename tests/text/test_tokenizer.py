@@ -188,3 +188,8 @@ def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tokenizer: Tokenize
 def test_an_unpaired_surrogate_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="lone surrogate"):
         tokenizer.encode(["a dog", "\ud800"])
+
+
+def test_a_piece_with_a_line_feed_is_refused() -> None:
+    with pytest.raises(UserError, match=r"piece '\\n' has a line feed, which a vocabulary file cannot hold"):
+        Vocabulary([*SPECIALS, "a", "\n"])

@@ -239,3 +239,18 @@ def test_a_run_resumes_from_a_checkpoint_without_optimizer_state(train: Train, t
     save_checkpoint(tmp_path / "checkpoint_3.pt", Checkpoint(**{**vars(checkpoint), "optimizer": {}}))
     train(tmp_path, "--max-updates", 4)
     assert steps_taken(tmp_path) == 1
+
+
+def test_a_run_is_initialized_with_the_averaged_weights_if_the_checkpoint_has_them(
+    train: Train, tmp_path: Path
+) -> None:
+    train(tmp_path / "parent", "--max-updates", 5, "--ema", 0.9, "--lr-scale", 5)
+    given = last(tmp_path / "parent")
+    arguments = ("--max-updates", 1, "--lr-scale", 1e-9, "--ema", 0.9)
+    train(tmp_path / "run", "--init-from", tmp_path / "parent" / "checkpoint_last.pt", *arguments)
+    checkpoint = last(tmp_path / "run")
+    assert given.ema is not None
+    assert checkpoint.ema is not None
+    for name, average in given.ema.items():
+        for ours in (checkpoint.weights[name], checkpoint.ema[name]):
+            torch.testing.assert_close(ours, average, rtol=0, atol=1e-7)

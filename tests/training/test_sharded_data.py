@@ -55,3 +55,11 @@ def test_a_run_on_shards_resumes_like_an_uninterrupted_one(
             options = ("--mix", "2,1", *DROPOUT, "--validate-every", 7, "--max-updates", update)
             train(tmp_path / name, second, *options, dataset=first)
     assert_same_end(tmp_path / "stopped", tmp_path / "straight")
+
+
+def test_subwords_of_shards_are_sampled_as_those_of_single_files(
+    layouts: dict[str, tuple[Path, Path]], train: Train, tmp_path: Path
+) -> None:
+    for layout, (first, _) in layouts.items():
+        train(tmp_path / layout, "--subword-sampling", 0.2, "--max-updates", 6, dataset=first)
+    assert_same_weights(tmp_path / "shards", tmp_path / "single")
