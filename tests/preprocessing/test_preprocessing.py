@@ -416,18 +416,24 @@ def long_run(corpus: Path) -> Any:
     process.stderr.close()
 
 
-def children(process: "subprocess.Popen[bytes]") -> list[int]:
-    """The worker processes of a running command, by Linux's /proc."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-            arguments = (status.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if parent == process.pid and b"spawn_main" in arguments:
-            found.append(int(status.parent.name))
-    return found
+def started_workers(process: "subprocess.Popen[bytes]") -> list[int]:
+    """The two worker processes of a running command, by Linux's /proc, once both have started."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = []
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parent = int(status.read_text().rpartition(")")[2].split()[1])
+                arguments = (status.parent / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if parent == process.pid and b"spawn_main" in arguments:
+                found.append(int(status.parent.name))
+        if len(found) == 2:
+            return found
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the processes are looked up in /proc")
@@ -437,8 +443,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="th
 def test_kill_9_leaves_no_dataset_or_processes_and_the_next_run_cleans_up(
     corpus: Path, long_run: "subprocess.Popen[bytes]", run_command: Run
 ) -> None:
-    workers = children(long_run)
-    assert len(workers) == 2
+    workers = started_workers(long_run)
     long_run.kill()
     long_run.wait()
     assert not (corpus / "dataset").exists()
@@ -465,7 +470,7 @@ def test_a_signal_stops_the_run_with_its_exit_code_and_leaves_nothing(
 
 @needs_proc
 def test_a_killed_worker_gives_exit_code_1_and_no_dataset(corpus: Path, long_run: "subprocess.Popen[bytes]") -> None:
-    os.kill(children(long_run)[0], signal.SIGKILL)
+    os.kill(started_workers(long_run)[0], signal.SIGKILL)
     _, errors = long_run.communicate(timeout=PATIENCE)
     assert (long_run.returncode, errors.count(b"\n")) == (1, 1)
     assert b"a worker process died (exit code -9" in errors
