@@ -213,12 +213,12 @@ def flags_of_scripts() -> set[str]:
     )
 
 
-OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, tensorboard
+OTHERS = {  # of torchrun, SLURM, curl, hf, make, fairseq, systemd, pip, docker, tensorboard
     *("--no-python", "--standalone", "--nproc-per-node", "--nnodes", "--max-restarts"),
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
     *("--retry", "--no-print-directory", "--remove-bpe", "--update-freq", "--now", "--follow", "--unit"),
-    *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm", "--cpus"),
+    *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm", "--cpus", "--local-dir"),
     *("--logdir", "--gpus"),  # the second of the plan of examples/wmt14
 }
 
