@@ -52,8 +52,7 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     nmt-export averaged.pt --to shortlist --dataset data-bin/en-de --output ende.shortlist
 
     The export includes vocabularies and SentencePiece models. An existing --output is replaced only with --force, and
-    only if it is an export or a checkpoint. --to ctranslate2 needs the package ctranslate2, the other folders need
-    safetensors.
+    only if it is an export or a checkpoint. Folders need the package ctranslate2 or safetensors.
     """
     configure(log)
     if to == SHORTLIST and export.dataset is None:
