@@ -9,7 +9,7 @@ import click
 from nmtkit.cli.start import load_command
 
 _PLACEHOLDER = re.compile(r"^<!-- options of nmt-([a-z]+) -->$", re.MULTILINE)
-_COMMON = "Common options"
+_COMMON = "General"
 
 
 def options_of(markdown: str) -> str:

@@ -68,7 +68,14 @@ def test_every_option_of_a_command_has_an_example_in_the_guides(name: str) -> No
     pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs/how-to").glob("*.md")]
     blocks = [block for page in pages for block in re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S)]
     commands = re.findall(rf"\bnmt-{name} [^\n|]*", "".join(blocks).replace("\\\n", " "))
-    anywhere = {"--config", "--log-format", "--quiet", "--debug", "--version"}  # the same for every command
+    anywhere = {
+        "--config",
+        "--log-format",
+        "--quiet",
+        "--debug",
+        "--version",
+        "--help-all",
+    }  # the same for every command
     shown = anywhere | {flag for command in commands for flag in re.findall(r"--[a-z0-9-]+", command)}
     parameters = load_command(name).params
     assert [p.opts for p in parameters if isinstance(p, click.Option) and not shown & {*p.opts}] == []

@@ -64,7 +64,7 @@ def test_the_page_of_messages_lists_errors_and_warnings_with_their_exit_codes() 
 def test_the_reference_page_of_a_command_lists_all_options_in_its_help(command: str) -> None:
     page = (DOCS / f"reference/{command}.md").read_text(encoding="utf-8")
     shown = subprocess.run(
-        [sys.executable, str(ROOT / "bin" / command), "--help"],
+        [sys.executable, str(ROOT / "bin" / command), "--help-all"],
         capture_output=True,
         text=True,
         check=True,

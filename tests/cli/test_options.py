@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+import click
 import numpy as np
 import pytest
 from patience import PATIENCE
@@ -20,6 +21,7 @@ from repository import in_shell
 import nmtkit
 from nmtkit.cli.command import Terminated, command
 from nmtkit.cli.options import Choice, given, options, options_without, refuse_idle
+from nmtkit.cli.start import load_command
 from nmtkit.config import Config, option
 from nmtkit.errors import RunError, UserError
 
@@ -267,14 +269,40 @@ def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytes
     code, shown, _ = run("--help", capsys=capsys)
     text = shown["text"]
     assert code == 0
-    headings = ["The soup:", "The table:", "Common options:"]
+    headings = ["The soup:", "The table:", "General:"]
     assert [line for line in text.splitlines() if line in headings] == headings
     for config in (SoupConfig, TableConfig):
         for field in dataclasses.fields(config):
-            assert "--" + field.name.replace("_", "-") in text
-    assert re.search(r"--spoons INTEGER +How many spoons\.  \[default: 4\]", text)
-    assert re.search(r"--chair-count INTEGER +Chairs\.  \[default: \(one a spoon\)\]", text)
+            assert "-" + field.name.replace("_", "-") in text
+    assert re.search(r"--spoons N +How many spoons\.  \[default: 4\]", text)
+    assert re.search(r"--chair-count N +Chairs\.  \[default: \(one a spoon\)\]", text)
     assert "[default: None]" not in text
+
+
+@pytest.mark.parametrize("name", ["train", "generate", "preprocess", "serve"])
+def test_help_shows_the_common_options_and_help_all_each_option_once(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = load_command(name)
+    rows = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main.main([flag])
+        rows[flag] = re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", text := capsys.readouterr().out, re.MULTILINE)
+        assert ("\nCommon:\n" in text) == text.endswith(f"All options: nmt-{name} --help-all\n") == (flag == "--help")
+    options = [one for one in main.get_params(click.Context(main)) if isinstance(one, click.Option) and not one.hidden]
+    assert 15 <= len(rows["--help"]) <= 24
+    assert set(rows["--help"]) < set(rows["--help-all"])
+    assert len(set(rows["--help-all"])) == len(rows["--help-all"]) == len(options)
+    for one in options:
+        assert len({*one.opts, *one.secondary_opts} & set(rows["--help-all"])) == 1
+
+
+def test_help_shows_the_spelling_of_a_switch_that_changes_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run("--help", capsys=capsys)[1]["text"]
+    assert re.search(r"^  --no-bread +Whether with bread\.$", text, re.MULTILINE)
+    for spelling, value in (("--bread", True), ("--no-bread", False)):
+        assert run(spelling, capsys=capsys)[1]["bread"] is value
 
 
 def test_the_version_option_prints_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
