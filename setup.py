@@ -146,6 +146,7 @@ setup(
         "rich-click>=1.9,<2",
         "sacrebleu>=2.4",
         "sentencepiece>=0.2.0",
+        "sentencex>=1.0.32,<2",
         "tensorboard>=2.16",
         "tomli>=2.0; python_version < '3.11'",
         "torch>=2.9",

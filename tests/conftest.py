@@ -21,7 +21,8 @@ from nmtkit.cli.start import load_command
 from nmtkit.console.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.text.spm_training import train_sentencepiece
+from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer
 
 pytest_plugins = ["fault_fixtures"]
 

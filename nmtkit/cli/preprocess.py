@@ -15,7 +15,10 @@ from nmtkit.text.tokenizer import SPACE
 if TYPE_CHECKING:
     from nmtkit.checkpoint import Checkpoint
 
-LEARNING = ("model_type", "character_coverage", "byte_fallback", "spm_sample", "seed")  # for SentencePiece
+LEARNING = (  # for SentencePiece
+    *("model_type", "character_coverage", "byte_fallback", "normalization", "keep_invisible", "split_digits"),
+    *("spm_sample", "seed"),
+)
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:

@@ -9,11 +9,13 @@ from typing import ClassVar
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.text.languages import is_direction, is_language
+from nmtkit.text.spm_training import NORMALIZATIONS
 from nmtkit.text.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
 from nmtkit.text.user_symbols import check_symbols
 from nmtkit.text.vocabulary import SPECIALS
 
 DEFAULT_VOCAB_SIZE = 32_000
+BYTE_FALLBACK_SIZE = 1_000  #: smaller vocabularies have no byte pieces by default, which would be most of them
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
 _MAX_SHARD_BYTES = 1 << 60  # sums of two sizes stay within int64
 
@@ -126,7 +128,16 @@ class VocabularyConfig(Config):
     character_coverage: float = option(
         0.9995, min=0.98, max=1, help="Share of the text's characters that the subwords must cover."
     )
-    byte_fallback: bool = option(False, help="Spell unknown characters as bytes, so that no token is unknown.")
+    byte_fallback: bool | None = option(
+        None,
+        unset=f"on from --vocab-size {BYTE_FALLBACK_SIZE}",
+        help="Spell unknown characters as bytes, so that no token is unknown.",
+    )
+    normalization: str = option(
+        "identity", choices=NORMALIZATIONS, help="Unicode normalization of the text; identity: none."
+    )
+    keep_invisible: bool = option(False, help="Keep invisible characters such as soft hyphens, which split words.")
+    split_digits: bool = option(False, help="Make each digit a piece.")
     spm_sample: int = option(1_000_000, min=1, help="Sentences sampled to train SentencePiece. More need more memory.")
     seed: int = option(1, help="Seed of --spm-sample.")
     min_count: int = option(1, min=1, help="With --tokenizer space: drop words that occur less often.")
@@ -158,6 +169,13 @@ class VocabularyConfig(Config):
     def is_learned(self) -> bool:
         """Whether the vocabulary is learned from the training text."""
         return self.spm_model is None and self.vocab_from is None
+
+    @property
+    def has_byte_pieces(self) -> bool:
+        """Whether a SentencePiece model that is learned spells unknown characters as bytes."""
+        if self.byte_fallback is None:
+            return (self.vocab_size or DEFAULT_VOCAB_SIZE) >= BYTE_FALLBACK_SIZE
+        return self.byte_fallback
 
     @property
     def counts_words(self) -> bool:

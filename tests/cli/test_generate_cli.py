@@ -27,7 +27,8 @@ from nmtkit.decoding.inputs import SplitInput
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.translator import Translator
 from nmtkit.scoring.bleu import bleu, chrf
-from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.text.spm_training import train_sentencepiece
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import UNK, Vocabulary
 
 FAST = ("--beam", 2, "--max-len-b", 3)

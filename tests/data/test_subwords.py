@@ -18,7 +18,8 @@ from nmtkit.data.mixture import BEGINNING, Mixture, MixturePosition
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
 from nmtkit.text.spm_model import ModelType, read_model
-from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, train_sentencepiece
+from nmtkit.text.spm_training import train_sentencepiece
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer
 from nmtkit.text.vocabulary import PAD, UNK, Vocabulary
 from nmtkit.training.gradient import MemoryLimits
 from nmtkit.training.loader import Loader
