@@ -115,7 +115,8 @@ def test_a_residual_with_norm_in_bf16_computes_in_fp32(rows: int, width: int, ra
 
 def test_residuals_in_another_memory_order_give_the_same_results() -> None:
     x, y, gain, bias = draw(6, 10), draw(6, 10, seed=1), draw(10), draw(10)
-    for operator in (norm_of(0.3), lambda x, y, *_: dropout(y, 0.3, x)):
+    operators: list[Callable[..., Tensor]] = [norm_of(0.3), lambda x, y, *_: dropout(y, 0.3, x)]
+    for operator in operators:
         found = []
         for given in ((x, y), (x.t().contiguous().t(), y.t().contiguous().t())):
             torch.manual_seed(1)

@@ -79,6 +79,13 @@ def test_nonfinite_weights_are_refused_with_the_names_of_checkpoint_and_paramete
     average_checkpoints(paths, "ema")  # the weights that are averaged are what counts
 
 
+@pytest.mark.parametrize("changes", [{"valid_loss": "low"}, {"options": []}, {"validation_data": 5}], ids=str)
+def test_a_validation_record_of_the_wrong_type_is_refused_with_its_file(changes: dict[str, Any], folder: Path) -> None:
+    change_progress(folder / "checkpoint_30.pt", **changes)
+    with pytest.raises(UserError, match=r"checkpoint_30\.pt: damaged"):
+        best_checkpoints(folder, 1)
+
+
 def test_averaging_succeeds_while_a_run_deletes_checkpoints(
     folder: Path, make_checkpoint: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
