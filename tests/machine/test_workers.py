@@ -1,5 +1,6 @@
 """The worker pool: order, bounded reading ahead, errors, deaths."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from repository import ROOT
 
+from nmtkit.console import log
 from nmtkit.console.log import LostReader
 from nmtkit.errors import RunError, UserError
 from nmtkit.machine.workers import TASKS_AHEAD, WorkerPool, import_nothing_from_current_folder
@@ -96,6 +98,15 @@ def test_workers_that_cannot_be_started_are_reported(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("nmtkit.machine.workers._starting", lambda: os.open("/no such file", os.O_RDONLY))
     with pytest.raises(RunError, match=r"only 0 of 3 --workers"):
         WorkerPool(3)
+
+
+def test_workers_use_the_log_format_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "_config", log.LogConfig(log_format="json"))
+    with WorkerPool(1) as pool:
+        pool.run_in_each(log.logger.warning, "a message")
+    assert json.loads(capfd.readouterr().err)["message"] == "a message"
 
 
 def test_an_unexpected_error_in_a_worker_is_reported_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -119,6 +119,13 @@ def test_a_checkpoint_that_vanishes_repeatedly_ends_in_an_error(folder: Path) ->
     assert 1 < len(chosen) < 10
 
 
+def test_a_damaged_checkpoint_is_reported_at_once(folder: Path) -> None:
+    (folder / "checkpoint_100.pt").write_bytes(b"")
+    chosen = iter([[folder / "checkpoint_100.pt"]])
+    with pytest.raises(UserError, match="truncated"):
+        average_run(lambda: next(chosen))
+
+
 def test_moving_averages_are_averaged_if_checkpoints_have_them(tmp_path: Path, make_checkpoint: Make) -> None:
     paths = [tmp_path / f"{number}.pt" for number in range(3)]
     for number, path in enumerate(paths):
