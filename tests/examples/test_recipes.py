@@ -85,6 +85,35 @@ def test_the_texts_of_the_multilingual_recipe_are_joined_at_line_ends_also_witho
     assert (tmp_path / "all/train.target").read_text() == "eins\nzwei\none\ntwo\n"
 
 
+def made(recipe: str, folder: Path, words: str, *arguments: str) -> None:
+    """Run the commands of a recipe that have these words."""
+    for command in listed(recipe, *arguments):
+        if re.search(words, command):
+            output = folder / command.split("> ")[-1]
+            output.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["bash", "-c", command], cwd=folder, check=True, timeout=PATIENCE)
+
+
+def test_the_monolingual_text_of_backtranslation_is_that_of_the_pairs_that_are_not_genuine(tmp_path: Path) -> None:
+    (tmp_path / "multi30k/text").mkdir(parents=True)
+    for side in ("en", "de"):
+        (tmp_path / f"multi30k/text/train.{side}.gz").write_bytes(gzip.compress(b"1\n2\n3\n4\n5\n"))
+    made("backtranslation", tmp_path, "awk", "CORPORA=multi30k", "PAIRS=2")
+    for name, text in (("genuine/train.en", "1\n2\n"), ("genuine/train.de", "1\n2\n"), ("monolingual.de", "3\n4\n5\n")):
+        assert (tmp_path / "multi30k" / name).read_text() == text
+
+
+def test_diversification_learns_from_the_text_and_from_the_translations_of_both_sides(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for side in ("en", "de"):
+        (tmp_path / f"text/train.{side}.gz").write_bytes(gzip.compress(f"a {side}@@ c\n".encode()))
+    made("diversification", tmp_path, r"gzip.*train\.", "SEEDS=1")
+    assert (tmp_path / "seed-1/forward/train.en").read_text() == "a enc\n"
+    assert (tmp_path / "seed-1/reverse/train.de").read_text() == "a dec\n"
+    *_, last = (line for line in listed("diversification", "SEEDS=1") if line.startswith("nmt-preprocess"))
+    assert re.findall(r"--trainpref (\S+)", last) == ["joined/train", "seed-1/forward/train", "seed-1/reverse/train"]
+
+
 def test_make_passes_variables_of_its_command_line_and_the_environment(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     python = tmp_path / ".venv/bin/python"
@@ -118,6 +147,16 @@ def test_the_settings_of_wmt14_are_those_of_the_paper(pair: str, size: str, expe
     same = "--label-smoothing 0.1 --warmup-updates 4000 --batch-tokens 25000 --beam 4 --length-penalty 0.6"
     for option in re.findall(r"--\S+ \S+", f"{expected} {same} --arch transformer_{size}"):
         assert f" {option} " in shown, option
+
+
+def test_wmt14_has_two_more_corpora_in_french_and_the_micro_batches_and_machines_that_are_given() -> None:
+    german, french = (" ".join(listed("wmt14", f"PAIR={pair}", "GPUS=1")) for pair in ("en-de", "en-fr"))
+    corpora = [re.findall(r"--trainpref \S+/text/(\S+)", shown) for shown in (german, french)]
+    assert corpora[0] == ["europarl", "commoncrawl", "news-commentary"]
+    assert corpora[1] == [*corpora[0], "un", "giga"]
+    assert "--max-tokens" not in german
+    *_, command, _ = listed("wmt14", "NODES=2", "GPUS=4", "MAX_TOKENS=1664")
+    assert re.match(r"torchrun .*--nnodes 2 .*--nproc-per-node 4 .*nmt-train .* --max-tokens 1664 ", command)
 
 
 def test_an_update_of_wmt14_is_the_same_on_any_number_of_gpus() -> None:

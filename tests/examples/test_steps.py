@@ -130,6 +130,15 @@ def test_more_updates_continue_a_run_and_other_options_set_it_aside_until_they_c
     assert log.read_text() == "update\n" * 2
 
 
+def test_an_unfinished_output_is_removed_if_it_is_that_of_other_options(run: Run, folder: Path) -> None:
+    result, partial = folder / "work/report.md", folder / "work/report.md.partial"
+    run("TEXT_DIR=text")
+    for argument, kept in (("RATE=1", True), ("RATE=2", False)):
+        result.rename(partial)
+        run(argument)
+        assert partial.exists() == kept
+
+
 def start(folder: Path) -> "subprocess.Popen[str]":
     """Start the recipe, whose training waits."""
     (folder / "work").mkdir(exist_ok=True)
