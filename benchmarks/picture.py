@@ -25,7 +25,7 @@ CONDITIONS = (
     "Small model (3+3 layers, width 256), Multi30k; translation in batches, beam 4.",
     "2 cores of an AMD EPYC (Zen 5), November 2026.",
 )
-WIDTH, LEFT, RIGHT, BAR, GAP = 500, 148, 62, 18, 6
+WIDTH, LEFT, RIGHT, BAR, GAP = 520, 156, 70, 18, 6
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Theme:
-    """Colors on a background that the page gives."""
+    """Colors."""
 
+    background: str
     text: str
     faint: str
     own: str
@@ -55,8 +56,8 @@ class Theme:
 
 
 THEMES = {
-    "speed.svg": Theme(text="#1f2328", faint="#59636e", own="#0969da", other="#b6bec8"),
-    "speed-dark.svg": Theme(text="#f0f6fc", faint="#9198a1", own="#4493f8", other="#565f6b"),
+    "speed.svg": Theme("#ffffff", text="#1f2328", faint="#59636e", own="#0969da", other="#b6bec8"),
+    "speed-dark.svg": Theme("#0d1117", text="#f0f6fc", faint="#9198a1", own="#4493f8", other="#565f6b"),
 }
 
 
@@ -67,24 +68,25 @@ def measurements() -> list[Row]:
 
 def picture(rows: list[Row], theme: Theme) -> str:
     """An SVG of one panel of bars after another. Each panel has its own unit, and begins at zero."""
-    shapes, y = [], 0
+    shapes, y = [], 8
     for name, (title, unit) in PANELS.items():
         panel = sorted((row for row in rows if row.panel == name), key=lambda row: -median(row.turns))
         shapes.append(
-            f'<text x="4" y="{y + 18}" font-size="16" font-weight="600">{title}'
+            f'<text x="12" y="{y + 18}" font-size="16" font-weight="600">{title}'
             f'<tspan dx="8" font-size="13" font-weight="400" fill="{theme.faint}">{unit}</tspan></text>'
         )
         shapes += bars(panel, y + 30, theme)
         y += 30 + len(panel) * (BAR + GAP) + 16
     for line in notes(rows):
-        shapes.append(f'<text x="4" y="{y + 6}" font-size="12" fill="{theme.faint}">{escape(line)}</text>')
+        shapes.append(f'<text x="12" y="{y + 6}" font-size="12" fill="{theme.faint}">{escape(line)}</text>')
         y += 17
     spoken = escape("; ".join(f"{row.tool} {row.precision}, {row.panel}: {median(row.turns):,.0f}" for row in rows))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH * 1.2:.0f}" role="img"\n'
         f'  aria-label="{spoken}"\n  font-family="system-ui, sans-serif" font-size="14" fill="{theme.text}">'
     )
-    return "\n".join([head, *shapes, "</svg>\n"])
+    ground = f'<rect width="{WIDTH}" height="{y}" rx="6" fill="{theme.background}"/>'
+    return "\n".join([head, ground, *shapes, "</svg>\n"])
 
 
 def bars(panel: list[Row], y: int, theme: Theme) -> Iterator[str]:
