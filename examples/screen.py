@@ -2,7 +2,7 @@
 
     python examples/screen.py
 
-The run takes one to three minutes.
+The run takes about two minutes of processor time; draw on an idle machine, since the picture shows the speed.
 """
 
 import fcntl
