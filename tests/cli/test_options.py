@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from patience import PATIENCE
 from repository import in_shell
+from terminals import on_terminal
 
 import nmtkit
 from nmtkit.cli.command import Terminated, command
@@ -150,6 +151,7 @@ def test_choices_accept_hyphens_and_underscores() -> None:
         ({"spoons": 2.5}, r"--spoons: 2\.5 is not a whole number"),
         ({"guest": "Ann"}, "--guest: a list of texts is expected, not 'Ann' alone"),
         ({"bread": "no"}, "--bread: 'no' is not true or false"),
+        ({"kind": "fish"}, "--kind: 'fish' is not one of pea, leek"),
     ],
 )
 def test_types_are_also_checked_in_python(values: dict[str, Any], message: str) -> None:
@@ -183,6 +185,7 @@ FILES = {"options.toml": 'spoons = 3\nchair-count = 2\nguest = ["Ann", "Bo"]\nbr
     "options.json": '{"spoons": 3, "chair_count": 2, "guest": ["Ann", "Bo"], "bread": false}',
     "tables.toml": '[soup]\nspoons = 3\nguest = ["Ann", "Bo"]\nbread = false\n[table]\nchair-count = 2',
     "tables.json": '{"soup": {"spoons": 3, "guest": ["Ann", "Bo"], "bread": false, "salt": null}, "chair_count": null}',
+    "any name": '\ufeff\n{"spoons": 3, "guest": ["Ann", "Bo"], "bread": false}',  # with a byte order mark
 }
 
 
@@ -242,6 +245,9 @@ def test_the_negative_form_of_a_switch_in_a_config_file_gets_the_line_to_write(
         ("a.toml", "[soup]\npepper = 1", "a.toml: table 'soup': soup has no option --pepper"),
         ("a.json", '{"kind": true}', "takes a number or a string, not true"),
         ("a.json", '{"spoons": [1, 2]}', "takes a number or a string, not [1, 2]"),
+        ("a.json", '{"bread": 3}', "takes true or false, not 3"),
+        ("a.json", '{"version": true}', "no option --version that a file can set"),
+        ("/dev/zero", None, "more than 1048576 bytes"),
         ("a.toml", None, "No such file"),
     ],
 )
@@ -263,6 +269,13 @@ def test_output_to_a_pipe_is_utf8_in_any_encoding(encoding: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, b"")
     assert "…" in done.stdout.decode()
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_output_to_a_terminal_has_its_encoding(encoding: str) -> None:
+    code = "import nmtkit.cli.train as command; command.main(['--help'])"
+    shown = on_terminal(["-c", code], stdout=True, PYTHONIOENCODING=encoding)
+    assert (shown.code, "…" in shown.terminal) == (0, encoding == "utf-8")
 
 
 def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:

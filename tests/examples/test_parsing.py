@@ -278,6 +278,9 @@ def test_an_unknown_word_has_the_tags_of_its_class(tmp_path: Path) -> None:
     (tmp_path / "lexicon").write_text("the DT\nunknown-ed VBD VBN\n")
     lexicon = read_lexicon(tmp_path / "lexicon")
     assert tags_of(["The", "rained", "42"], lexicon) == [["DT"], ["VBD", "VBN"], ()]
+    (tmp_path / "lexicon").write_text("the DT\nrained\n")
+    with pytest.raises(UserError, match="lexicon, line 2: not a word and its tags"):
+        read_lexicon(tmp_path / "lexicon")
 
 
 def test_the_input_of_the_model_has_known_words_and_classes() -> None:

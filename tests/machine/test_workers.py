@@ -1,5 +1,6 @@
 """The worker pool: order, bounded reading ahead, errors, deaths."""
 
+import errno
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -165,6 +167,34 @@ def test_a_worker_killed_between_tasks_is_noticed() -> None:
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(RunError, match="worker process died"):
             list(pool.map(abs, range(1000)))
+
+
+@pytest.mark.parametrize("moment", ["_send", "_recv"])
+def test_an_error_within_a_message_ends_the_pool(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a signal handler: a part of a message may be left in the pipe."""
+    function = getattr(Connection, moment)
+
+    def interrupted(*given: object) -> None:
+        function(*given)
+        raise TimeoutError("too slow")
+
+    with WorkerPool(2) as pool:
+        with monkeypatch.context() as alarm:
+            alarm.setattr(Connection, moment, interrupted)
+            with pytest.raises(TimeoutError, match="too slow"):
+                list(pool.map(abs, range(-20, 0)))
+        with pytest.raises(RunError, match="the worker processes have been ended"):
+            list(pool.map(abs, [-1]))
+        assert not pool.is_usable
+
+
+def test_processes_that_cannot_be_started_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", refuse)
+    with pytest.raises(RunError, match=r"only 0 of 2 --workers could be started \(Cannot allocate memory\)"):
+        WorkerPool(2)
 
 
 def current_process(_: int) -> int:
