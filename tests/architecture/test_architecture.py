@@ -213,12 +213,12 @@ def flags_of_scripts() -> set[str]:
     )
 
 
-OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, tensorboard
+OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, hf, tensorboard
     *("--no-python", "--standalone", "--nproc-per-node", "--nnodes", "--max-restarts"),
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
     *("--retry", "--no-print-directory", "--remove-bpe", "--update-freq", "--now", "--follow", "--unit"),
-    *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm", "--cpus"),
+    *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm", "--cpus", "--local-dir"),
     *("--logdir", "--gpus"),  # the second of the plan of examples/wmt14
 }
 
@@ -274,7 +274,7 @@ def test_the_table_of_faults_names_existing_tests() -> None:
         for path in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
     }
-    named = set(re.findall(r"\btest_\w+", (ROOT / "docs/reference/training-faults.md").read_text()))
+    named = set(re.findall(r"\btest_\w+", (ROOT / "docs/how-to/resume.md").read_text()))
     assert named
     assert named - ours == set()
 
