@@ -165,7 +165,7 @@ setup(
             "transformers>=5.20; python_version >= '3.11'",
         ],
         "clean": ["fasttext-predict>=0.9.2.4,<1"],  # language identification of nmt-preprocess
-        "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
+        "docs": ["zensical>=0.0.67"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
         "import": ["sacremoses>=0.1.1,<1", "safetensors>=0.5"],  # sacremoses: for FSMT and fairseq
         "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score

@@ -1,5 +1,7 @@
-"""Turns requests into sentences: token ids, constraints on the output, and the tasks of the search; and warns of lines
-that were not translated as requested."""
+"""Turns requests into sentences: token ids, constraints on the output, and the tasks of the search.
+
+It warns about lines that were not translated as requested.
+"""
 
 import functools
 import operator

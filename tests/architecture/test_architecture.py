@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 import pytest
-from module_pages import rooms
 from patience import PATIENCE
+from reference import rooms
 from repository import ROOT
 
 from nmtkit.cli.other_toolkits import moved
