@@ -44,7 +44,7 @@ STYLES = {
 
 
 def shown_by(command: str, folder: Path) -> str:
-    """What a command writes to a terminal of `COLUMNS` columns."""
+    """The output of a command on a terminal of `COLUMNS` columns."""
     terminal, end_of_command = pty.openpty()
     fcntl.ioctl(end_of_command, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color"}
@@ -64,7 +64,7 @@ def shown_by(command: str, folder: Path) -> str:
 
 
 def final_rows(shown: str) -> list[str]:
-    """The rows that are left at the end, where text after a carriage return replaces its row."""
+    """The rows on the screen at the end. Text after a carriage return replaces its row."""
     rows, row, replaces = [""], 0, False
     for part in re.split(r"(\r|\n|\x1b\[A)", shown):
         if part == "\n":
@@ -81,7 +81,7 @@ def final_rows(shown: str) -> list[str]:
 
 
 def svg(rows: list[Text]) -> str:
-    """A picture of the rows. Each word has a fixed place and width, so columns are straight in every font."""
+    """A picture of the rows. Each word has a fixed position and width, so columns are aligned in every font."""
     lines = []
     for y, row in enumerate(rows):
         edges = sorted({0, len(row), *(edge for span in row.spans for edge in (span.start, span.end))})

@@ -274,7 +274,7 @@ def lexicon() -> dict[str, str]:
 
 
 def gloss(sentence: str, forms: Mapping[str, str]) -> str:
-    """The English words of a Ravic sentence in its order; a word that is not Ravic stays as it is."""
+    """Replace each word of a Ravic sentence by its English gloss. Unknown words are kept."""
     return " ".join(forms.get(word, word) for word in sentence.strip("?.").split())
 
 

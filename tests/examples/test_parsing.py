@@ -61,9 +61,9 @@ def test_functional_tags_and_indices_are_removed(label: str, bare: str) -> None:
     ("text", "says"),
     [
         ("(S (NN a))\n(S (NN a)", "here, line 2: the file ends within a tree, 1 brackets are open"),
-        ("(S (NN a)))", "here, line 1: ')' stands outside"),
-        ("\n(S (NP (DT the) dog))", "here, line 2: 'dog' stands outside"),
-        ("S (NN a)", "here, line 1: 'S' stands outside"),
+        ("(S (NN a)))", "here, line 1: unexpected ')'"),
+        ("\n(S (NP (DT the) dog))", "here, line 2: unexpected 'dog'"),
+        ("S (NN a)", "here, line 1: unexpected 'S'"),
     ],
 )
 def test_mismatched_brackets_are_reported_with_their_line(text: str, says: str) -> None:

@@ -228,10 +228,10 @@ def test_students_are_compared_with_their_teacher() -> None:
     ]
     table = compare_students.report([measured])
     assert "| student | greedy, shortlist | int8 | 30.00 | +0.00 | 200 | 2.0 | 5.00 | 9.0 |" in table
-    assert "has +0.00 BLEU and 2.0 times its teacher's speed" in table
+    assert "is 2.0 times as fast as its teacher, at +0.00 BLEU" in table
     other = [one | {"bleu": 33.0 if one["shortlist"] else 30.0, "speed": 400.0} for one in measured]
     table = compare_students.report([measured, other])
-    assert "has +1.50 BLEU and 1.2 times its teacher's speed" in table  # means over seeds
+    assert "is 1.2 times as fast as its teacher, at +1.50 BLEU" in table  # means over seeds
 
 
 def test_each_translation_of_an_n_best_list_becomes_a_pair(write: Write, tmp_path: Path) -> None:
