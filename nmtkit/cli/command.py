@@ -83,7 +83,7 @@ class Command(click.Command):
                 expose_value=False,
                 callback=read_config_file,
                 metavar="FILE",
-                help="Read options from a TOML or JSON file. The command line wins. --no-NAME turns a switch off.",
+                help="Read options from a TOML or JSON file. The command line wins. The prefix no- turns a switch off.",
             ),
             click.Option(
                 ["--debug"],
