@@ -196,6 +196,13 @@ class StreamConfig(Config):
         "sentence end if possible, else at a clause or a word.",
     )
 
+    split_sentences: bool | None = option(
+        None,
+        unset="only in nmt-serve",
+        help="Translate the sentences of a line separately and join them. Most models lose text of lines with several "
+        "sentences.",
+    )
+
     def sizes_on(self, device: str) -> "BatchSizes":
         """The size of a batch and of the buffer on a type of device, such as "cuda"."""
         default = _ON_CPU if device == "cpu" else _ON_GPU

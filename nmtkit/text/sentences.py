@@ -31,6 +31,7 @@ _BEFORE_NUMBER = _ending(r"(?i:abs|art|chap|eqs?|figs?|kap|n[ro]s?|núm|pág|pag
 _NUMBER = re.compile(r"\W*(?:\d+|[a-z])[.)]\s*")  # of an item in a list
 _SHORT_WORD = re.compile(r"(?s:.*)\b[^\W\d_]{1,3}\.\s*")
 _CLOSING_QUOTE = re.compile(r"(?s:.*)[\"”’»›“」』]\s*")
+_END_INSIDE = re.compile(r"[.!?…。！？｡．؟۔।॥։።]\W*\w")  # every text of several sentences has one
 _SPEAKER = re.compile(r"[^，。！？“”「」]{0,6}[说說道问問答喊叫想]")  # 她低声说, after a quotation
 
 
@@ -53,6 +54,11 @@ def split_sentences(text: str, language: str, protected: Sequence[tuple[int, int
             parts.append(text[start:end])
             start = end
     return parts
+
+
+def has_several_sentences(text: str, language: str) -> bool:
+    """Whether `split_sentences` would divide a text."""
+    return _END_INSIDE.search(text) is not None and len(split_sentences(text.strip(), language)) > 1
 
 
 def _continues(part: str, segment: str, following: str, language: str, is_cased: bool) -> bool:
