@@ -124,11 +124,13 @@ def is_translated(token: Token, default: bool, kept: Collection[str] = KEPT) -> 
     return "translate" in classes or (default and token.name not in kept)
 
 
-def inline(tokens: Sequence[Token], is_html: bool = True, kept: Collection[str] = KEPT) -> Segment:
+def inline(
+    tokens: Sequence[Token], is_html: bool = True, kept: Collection[str] = KEPT, translated: bool = True
+) -> Segment:
     """The segment of tokens of text and inline tags; content that is not to be translated becomes protected spans."""
     ends = token_pairs(tokens)
     parts: list[Part] = []
-    states = [True]  # whether the text is translated, for each open pair
+    states = [translated]  # whether the text is translated, for each open pair
     index = 0
     while index < len(tokens):
         token = tokens[index]

@@ -33,9 +33,10 @@ class Kind(Enum):
 class Tag:
     """An inline tag with its own bytes (`raw`).
 
-    A standalone tag with `text` is a protected span, which the plain text contains as `text`. A protected span without
-    `raw` is text again in the translation. `name` pairs opening and closing tags, `style` is the formatting inside a
-    pair for formats that repeat it, and `offset` is where `raw` begins in the file.
+    A standalone tag with `text` is a protected span, which the plain text contains as `text`; one whose text is a space
+    separates words. A protected span without `raw` is text again in the translation. `name` pairs opening and closing
+    tags, `style` is the formatting inside a pair for formats that repeat it, and `offset` is where `raw` begins in the
+    file.
     """
 
     kind: Kind
@@ -73,13 +74,18 @@ def has_letters(text: str) -> bool:
 
 
 def balanced(parts: Iterable[Part], movable: bool = True) -> Segment:
-    """Make a segment of parts: tags without a counterpart become standalone and keep their order, texts are joined."""
+    """Make a segment of parts: texts are joined, tags without a counterpart become standalone.
+
+    Unless these are at an edge of the text, all tags of the segment keep their order.
+    """
     parts = list(parts)
+    texts = [index for index, part in enumerate(parts) if (part if isinstance(part, str) else part.text).strip()]
     paired = pairs([(part.kind, part.name) if isinstance(part, Tag) else (Kind.ALONE, "") for part in parts])
     result: list[Part] = []
     for index, part in enumerate(parts):
         if isinstance(part, Tag) and part.kind is not Kind.ALONE and index not in paired:
-            part, movable = replace(part, kind=Kind.ALONE), False
+            part = replace(part, kind=Kind.ALONE)
+            movable = movable and not (texts and texts[0] < index < texts[-1])
         last = result[-1] if result else None
         if isinstance(part, str) and isinstance(last, str):
             result[-1] = last + part
@@ -143,8 +149,8 @@ def _outline(parts: Sequence[Part]) -> tuple[str, list[_Node]]:
     follows = [False] * len(parts)  # whether a word begins after a part
     for index in range(len(parts) - 1, 0, -1):
         after = parts[index]
-        begins = after[0] not in _SPACE if isinstance(after, str) else bool(after.text)
-        follows[index - 1] = begins or (isinstance(after, Tag) and follows[index])
+        begins = after[0] not in _SPACE if isinstance(after, str) else bool(after.text.strip())
+        follows[index - 1] = begins or (isinstance(after, Tag) and not after.text and follows[index])
     for index, part in enumerate(parts):
         if isinstance(part, str):
             text += part if text and text[-1] not in _SPACE else part.lstrip(_SPACE)
@@ -155,8 +161,11 @@ def _outline(parts: Sequence[Part]) -> tuple[str, list[_Node]]:
         else:
             node, first = _Node(part, start=len(text), parent=opened[-1][0] if opened else None), index
             nodes.append(node)
-            text += part.text
-            node.end = len(text)
+            if not part.text.isspace():
+                text += part.text
+            elif text and text[-1] not in _SPACE:
+                text += " "
+            node.start, node.end = (node.start if part.text.strip() else len(text)), len(text)
             if part.kind is Kind.OPEN:
                 opened.append((node, index))
                 continue
@@ -232,7 +241,7 @@ class _Placement:
 
     def restore(self, node: _Node) -> None:
         """Find a protected span in the target: by its text, else by words that are aligned to nothing else."""
-        if not node.tag or not node.tag.text:
+        if not node.tag or not node.tag.text.strip():
             return
         inside = self.covered(node)
         linked = set().union(*(self.links[word] for word in inside))
@@ -245,7 +254,8 @@ class _Placement:
             spans = [span for span in spans if not any(a < span[1] and span[0] < b for a, b in self.protected)]
         if not spans:
             return
-        start, end = min(spans, key=lambda span: (self.target[slice(*span)] != node.tag.text, abs(span[0] - near)))
+        text = node.tag.text
+        start, end = min(spans, key=lambda span: (self.target[slice(*span)] != text, abs(span[0] - near)))
         self.protected.append((start, end))
         hit = [word for word, (a, b) in enumerate(self.words) if a < end and start < b]
         for word in range(len(self.links)):
@@ -253,7 +263,7 @@ class _Placement:
         span = min([start, *(self.words[word][0] for word in hit)]), max([end, *(self.words[word][1] for word in hit)])
         for word in hit:  # no tag goes between words of the span
             self.words[word] = span
-        self.placed[node] = _Node(node.tag, start=start, end=end)
+        self.placed[node] = _Node(node.tag, start=start, end=end, rank=3)
 
     def covered(self, node: _Node) -> range:
         """The source words that a node overlaps."""
@@ -313,7 +323,6 @@ class _Placement:
     def put_others(self, nodes: Iterable[_Node]) -> None:
         """Put restored spans into the deepest pair around them, then everything without target words at a position."""
         for placed in (self.placed[node] for node in nodes if node in self.placed and not node.close):
-            placed.rank = 3
             self.deepest(self.root, placed.start, placed.end).children.append(placed)
         for node in nodes:
             if node not in self.placed:
@@ -390,7 +399,7 @@ class _Placement:
                         out.append(before)
                     pending = step.spaces[1] if step.start == step.end else ""
                     out.append(step.tag if step.tag.raw or not step.tag.text else step.tag.text)
-                    if step.tag.text:
+                    if step.tag.text.strip():
                         at = step.end
                 todo += [part for part in (step.close, step.end) if part is not None]
                 todo += sorted(step.children, key=lambda node: (node.start, node.rank))[::-1]
