@@ -5,32 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape, unescape
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, text_source
-from nmtkit.text.markup import KEPT, Token, inline, is_translated, render, scan, token_pairs
+from nmtkit.text.markup import KEPT, Token, inline, is_translated, names, render, scan, token_pairs
 from nmtkit.text.segment import Segment, Tag
 
 _CHARSET = re.compile(rb"""<meta[^>]+?charset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
-_INLINE = (KEPT - {"address", "script", "style"}) | {
-    *(
-        "a",
-        "abbr",
-        "acronym",
-        "b",
-        "bdi",
-        "bdo",
-        "big",
-        "cite",
-        "data",
-        "del",
-        "dfn",
-        "em",
-        "font",
-        "i",
-        "img",
-        "input",
-    ),
-    *("ins", "kbd", "label", "mark", "meter", "nobr", "output", "picture", "progress", "q", "rb", "rp", "rt", "rtc"),
-    *("ruby", "s", "samp", "small", "source", "span", "strike", "strong", "sub", "sup", "tt", "u", "var", "wbr"),
-}
+_INLINE = (KEPT - {"address", "script", "style"}) | names(
+    "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins kbd label mark meter nobr output picture"
+    " progress q rb rp rt rtc ruby s samp small source span strike strong sub sup tt u var wbr"
+)
 _ATTRIBUTES = ("alt", "aria-label", "placeholder", "title")
 _META = {"description", "og:description", "og:title", "twitter:description", "twitter:title"}
 
@@ -98,12 +80,12 @@ class _Reader:
         if not translated or token.kind not in ("open", "empty"):
             return
         attributes = {name.lower(): value for name, value in token.attributes.items()}
-        names = [*_ATTRIBUTES]
+        visible = [*_ATTRIBUTES]
         if token.name == "meta" and attributes.get("name", attributes.get("property", "")).lower() in _META:
-            names = ["content"]
+            visible = ["content"]
         if token.name == "input" and attributes.get("type", "").lower() in ("button", "reset", "submit"):
-            names.append("value")
-        for name in names:
+            visible.append("value")
+        for name in visible:
             if span := token.value_span(name):
                 raw = token.raw[span[0] - token.start : span[1] - token.start]
                 yield Slot(*span, Segment((" ".join(unescape(raw).split()),)), _render_attribute)

@@ -57,7 +57,7 @@ def _parts(content: str, children: Sequence["Token"]) -> Iterator[Part]:
         raw, kind, name = child.markup, Kind.ALONE, ""
         if child.type in ("text", "softbreak"):
             raw = child.content if child.type == "text" else "\n"
-            at = content.find(raw, at) + len(raw) if raw in content[at:] else at
+            at = max(content.find(raw, at) + len(raw), at)
             yield raw.replace("\n", " ")
             continue
         if child.type == "text_special":

@@ -11,6 +11,7 @@ from nmtkit.text.markup import Token, is_translated, render, scan, text_of, toke
 from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced
 
 _ENCODING = re.compile(rb"""^<\?xml[^>]*?encoding\s*=\s*["']([\w.-]+)["']""")
+_MAX_DEPTH = 256
 _SPACES = {"s", "tab", "line-break"}  # of OpenDocument
 render_xml = partial(render, is_html=False)
 
@@ -20,6 +21,19 @@ def xml_source(content: bytes) -> Source:
     source = text_source(content, _ENCODING, errors="xmlcharrefreplace")
     parser = expat.ParserCreate("utf-8")
     parser.EntityDeclHandler = _reject_entity
+    depth = 0
+
+    def enter(*_: object) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise UserError(f"the document has elements nested more than {_MAX_DEPTH} deep")
+
+    def leave(*_: object) -> None:
+        nonlocal depth
+        depth -= 1
+
+    parser.StartElementHandler, parser.EndElementHandler = enter, leave
     try:
         parser.Parse(source.text.encode(), True)
     except expat.ExpatError as error:

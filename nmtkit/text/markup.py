@@ -7,29 +7,17 @@ from dataclasses import dataclass
 
 from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced, pairs, place
 
+
+def names(text: str) -> frozenset[str]:
+    """The set of the words of a text."""
+    return frozenset(text.split())
+
+
 #: Elements of HTML whose text is kept: those of LibreTranslate, and drawings and formulas.
-KEPT = frozenset(
-    (
-        "address",
-        "applet",
-        "audio",
-        "canvas",
-        "code",
-        "embed",
-        "math",
-        "object",
-        "script",
-        "style",
-        "svg",
-        "time",
-        "video",
-    )
-)
-_VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
-)
-_RAW = frozenset(("iframe", "noembed", "noframes", "script", "style", "textarea", "title", "xmp"))  # no tags inside
-_ESCAPED = frozenset({"textarea", "title"})  # of these, the text has entities
+KEPT = names("address applet audio canvas code embed math object script style svg time video")
+_VOID = names("area base br col embed hr img input link meta param source track wbr")
+_RAW = names("iframe noembed noframes script style textarea title xmp")  # no tags inside
+_ESCAPED = names("textarea title")  # of these, the text has entities
 
 _TAG = re.compile(  # linear in time: a quotation mark opens a value only after an equals sign
     r"""<(/?)([^\W\d][^\s/>]*)[^>=]*(?:=\s*(?:"[^"]*"|'[^']*'|(?!["'\s]))[^>=]*)*>"""

@@ -73,6 +73,12 @@ def has_letters(text: str) -> bool:
     return any(map(str.isalpha, text))
 
 
+def is_apart(text: str, start: int, end: int) -> bool:
+    """Whether a span is no part of a word; in scripts without spaces (from Thai on) it may touch others."""
+    borders = [text[max(start - 1, 0) : start + 1], text[end - 1 : end + 1]]
+    return not any(len(pair) == 2 and all(c.isalnum() and ord(c) < 0x0E00 for c in pair) for pair in borders)
+
+
 def balanced(parts: Iterable[Part], movable: bool = True) -> Segment:
     """Make a segment of parts: texts are joined, tags without a counterpart become standalone.
 
@@ -201,7 +207,7 @@ def place(
         return balanced([part for part in segment.parts if isinstance(part, Tag)] + [target], segment.movable)
     source_words = words(text) if source_words is None else source_words
     target_words = words(target) if target_words is None else target_words
-    placement = _Placement(source_words, target_words, target, segment.movable)
+    placement = _Placement(text, source_words, target_words, target, segment.movable)
     placement.align(alignment)
     for node in nodes:
         placement.restore(node)
@@ -214,7 +220,10 @@ def place(
 class _Placement:
     """The target with the nodes that have been placed in it, as a tree: children of a node nest or are disjoint."""
 
-    def __init__(self, source: Sequence[Span], target_words: Sequence[Span], target: str, movable: bool) -> None:
+    def __init__(
+        self, text: str, source: Sequence[Span], target_words: Sequence[Span], target: str, movable: bool
+    ) -> None:
+        self.text = text
         self.movable = movable
         self.floor = (0, 0)  # position and rank of the last tag without words, if tags keep their order
         self.source = source
@@ -244,17 +253,21 @@ class _Placement:
         if not node.tag or not node.tag.text.strip():
             return
         inside = self.covered(node)
+        text = node.tag.text
         linked = set().union(*(self.links[word] for word in inside))
         others = set().union(*(links for word, links in enumerate(self.links) if word not in inside))
         near = self.words[min(linked)][0] if linked else 0
-        spans = [match.span() for match in re.finditer(re.escape(node.tag.text), self.target, re.IGNORECASE)]
-        spans = [span for span in spans if not any(a < span[1] and span[0] < b for a, b in self.protected)]
-        if not spans and linked and not linked & others and max(linked) - min(linked) < len(linked):
+        spans = [match.span() for match in re.finditer(re.escape(text), self.target, re.IGNORECASE)]
+        if is_apart(self.text, node.start, node.end):
+            spans = [span for span in spans if is_apart(self.target, *span)]
+            is_translated = linked and not linked & others and max(linked) - min(linked) < len(linked)
+        else:
+            is_translated = False
+        if not spans and is_translated:
             spans = [(self.words[min(linked)][0], self.words[max(linked)][1])]
-            spans = [span for span in spans if not any(a < span[1] and span[0] < b for a, b in self.protected)]
+        spans = [span for span in spans if not any(a < span[1] and span[0] < b for a, b in self.protected)]
         if not spans:
             return
-        text = node.tag.text
         start, end = min(spans, key=lambda span: (self.target[slice(*span)] != text, abs(span[0] - near)))
         self.protected.append((start, end))
         hit = [word for word, (a, b) in enumerate(self.words) if a < end and start < b]

@@ -117,7 +117,8 @@ def test_docx_has_few_tags_and_keeps_fields_and_deletions() -> None:
     document = members(translate_document(docx(DOCX_BODY), "docx", reversal))["word/document.xml"].decode()
     assert "<w:del w:id='1'><w:r><w:delText>gone</w:delText></w:r></w:del>" in document
     field = re.search("fldCharType='begin'.*?PAGEREF x.*?separate.*?FOUR.*?fldCharType='end'", document)
-    assert field and "PAGE SEE" not in field.group()
+    assert field is not None
+    assert "PAGE SEE" not in field.group()
     assert "<w:hyperlink r:id='r1' xmlns:r='r'><w:r><w:rPr><w:u/></w:rPr><w:t xml:space=\"preserve\">DOG" in document
     for text in ("CELL NESTED", "BOX THE IN", "CONTROL A IN", "FOX BROWN"):
         assert text in document
@@ -225,6 +226,7 @@ EXTERNAL = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><xliff>&a;</xl
         ("xliff", EXTERNAL.encode(), "declares the entity"),
         ("xliff", b"<x/>", "not XLIFF"),
         ("xliff", b"<xliff><source></xliff>", "not well-formed"),
+        ("xliff", b"<g>" * 300 + b"</g>" * 300, "more than 256 deep"),
         ("tmx", b"<x/>", "not TMX"),
         ("po", b"msgid broken", "line 1 of the document"),
         ("json", b"{", "not JSON"),
@@ -249,7 +251,8 @@ def test_large_zip_files_are_refused_before_they_are_unpacked() -> None:
 
 
 def test_xml_keeps_its_encoding() -> None:
-    latin = "<?xml version='1.0' encoding='ISO-8859-1'?><xliff><file><unit><segment><source>é</source></segment></unit></file></xliff>"
+    unit = "<unit><segment><source>é</source></segment></unit>"
+    latin = f"<?xml version='1.0' encoding='ISO-8859-1'?><xliff><file>{unit}</file></xliff>"
     result = translate_document(latin.encode("latin-1"), "xliff", lambda s: [place(s[0], "Ж", [(0, 0)])], GERMAN)
     assert b"\xe9</source><target>&#1046;</target>" in result
     wide = b"\xff\xfe" + latin.replace("ISO-8859-1", "UTF-16").encode("utf-16-le")

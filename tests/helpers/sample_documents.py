@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Small awkward documents of each format: byte order marks, CRLF, entities, odd quotation marks, comments, nesting."""
 
 import io

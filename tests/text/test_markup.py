@@ -33,9 +33,12 @@ def reversal(text: str) -> tuple[str, list[tuple[int, int]]]:
         ("a <b>b</b> <i>c d</i>", "B C D", "1-0 1-1 2-1 3-2", "<b>B C</b> <i>D</i>"),
         ('use <code>ls -l</code> <b translate="no">a&amp;b</b>', "A&B LS -L USE", "0-6",
          '<b translate="no">a&amp;b</b> <code>ls -l</code> USE'),
-        ('use <span class="notranslate">K8s</span> now', "NOW KA USE", "0-2 1-1 2-0", 'NOW <span class="notranslate">K8s</span> USE'),
-        ('use <span class="notranslate">K8s</span> now', "NOW USE", "0-1 1-1 2-0", 'NOW <span class="notranslate">K8s</span> USE'),
-        ('<p translate="no">A <i class="translate">b</i></p>', "A B", "0-0 1-1", '<p translate="no">A <i class="translate">B</i></p>'),
+        ('use <i class="notranslate">K8s</i> it', "IT KA USE", "0-2 1-1 2-0", 'IT <i class="notranslate">K8s</i> USE'),
+        ('use <i class="notranslate">K8s</i> now', "NOW USE", "0-1 1-1 2-0", 'NOW <i class="notranslate">K8s</i> USE'),
+        ("say <code>a</code> once", "THAT IS A", "", "THAT IS <code>a</code>"),
+        ("运行 <code>ls</code>", "在ls上", "", "在<code>ls</code>上"),
+        ('<u translate="no">A <i class="translate">b</i></u>', "A B", "0-0 1-1",
+         '<u translate="no">A <i class="translate">B</i></u>'),
         ("x &lt; y&nbsp;&amp; <i>z", "X < Y\xa0& Z", "0-0 1-1 2-2 3-3 4-4", "X &lt; Y&nbsp;&amp; <i>Z"),
         ("a < b <3 <i title='>'>c</i>", "A < B <3 C", "5-5", "A &lt; B &lt;3 <i title='>'>C</i>"),
         ("a</b> b <i>c", "C B A", "0-2 1-1 2-0", "C B A</b><i>"),
@@ -141,12 +144,12 @@ def test_kept_elements_are_given_by_name() -> None:
 
 def test_hostile_text_takes_linear_time() -> None:
     for text in (
-        "<a b=" * 20_000,
-        "<!--" * 20_000,
-        '<a "' * 20_000,
-        "<b>" * 20_000,
-        "</b>" * 20_000,
-        "<?" * 20_000,
-        "<a b='" * 20_000,
+        "<a b=" * 5_000,
+        "<!--" * 5_000,
+        '<a "' * 5_000,
+        "<b>" * 5_000,
+        "</b>" * 5_000,
+        "<?" * 5_000,
+        "<a b='" * 5_000,
     ):
         parse(text)
