@@ -12,7 +12,7 @@ from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced
 
 _TIME = r"(?:\d+:)?\d+:\d\d[.,]\d+"
 _TIMING = re.compile(rf"^[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}.*$", re.MULTILINE)
-_CUE = re.compile(r"(?:\r?\n|\r)((?:[^\r\n]*[^\s][^\r\n]*(?:\r?\n|\r|\Z))+)")
+_CUE = re.compile(r"(?:\r?\n|\r)((?:(?![^\r\n]*-->)[^\r\n]*[^\s][^\r\n]*(?:\r?\n|\r|\Z))+)")
 _TAG = re.compile(r"</?[a-zA-Z0-9][^<>]*>|\{\\[^{}]*\}")
 _DASH = re.compile(r"[ \t]*(?:[-–—‐][ \t]*)(?=\S)")
 _MIN_WIDTH = 32  #: characters of a line, if all lines of a file are shorter
@@ -31,7 +31,7 @@ def read_vtt(content: bytes, options: Options) -> Document:
 def _read(content: bytes, is_vtt: bool) -> Document:
     source = text_source(content)
     cues = [cue.span(1) for timing in _TIMING.finditer(source.text) if (cue := _CUE.match(source.text, timing.end()))]
-    if not cues and source.text.strip("\ufeff \r\n") and not is_vtt:
+    if not is_vtt and source.text.strip("\ufeff \r\n") and not _TIMING.search(source.text):
         raise UserError("the document has no subtitles: no line has times such as 00:00:01,000 --> 00:00:02,000")
     lines = [line for start, end in cues for line in _TAG.sub("", source.text[start:end]).splitlines()]
     width = max([_MIN_WIDTH, *map(len, lines)])

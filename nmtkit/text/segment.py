@@ -203,8 +203,9 @@ def place(
     around everything and standalone tags to the end. More than 1,000 tags stay in front.
     """
     text, nodes = _outline(segment.parts)
+    tags = [part for part in segment.parts if isinstance(part, Tag)]
     if not nodes or len(nodes) > _MAX_TAGS:
-        return balanced([part for part in segment.parts if isinstance(part, Tag)] + [target], segment.movable)
+        return balanced([*tags, target], segment.movable)
     source_words = words(text) if source_words is None else source_words
     target_words = words(target) if target_words is None else target_words
     placement = _Placement(text, source_words, target_words, target, segment.movable)
@@ -214,7 +215,11 @@ def place(
     placement.keep_order()
     placement.put_pairs([node for node in nodes if node.close])
     placement.put_others(nodes)
-    return balanced(placement.parts(), segment.movable)
+    result = balanced(placement.parts(), segment.movable)
+    in_order = [part for part in result.parts if isinstance(part, Tag)] == [
+        tag for tag in tags if tag.raw or not tag.text
+    ]
+    return result if segment.movable or in_order else balanced([target, *tags], False)  # several tags in one word
 
 
 class _Placement:
