@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot
 from nmtkit.documents.xml import xml_source
@@ -27,6 +28,9 @@ _FIELD = {"begin": (Kind.OPEN, "field"), "end": (Kind.CLOSE, "field")}
 _SPACES = {"tab", "br", "cr", "ptab"}
 _DROPPED = {"proofErr", "lastRenderedPageBreak", "rPr"}  # rPr is repeated
 _NO_FORMAT = re.compile(r"<\w+:(?:lang|noProof)\b[^>]*/>|<\w+:rPr>\s*</\w+:rPr>|<\w+:rPr/>")
+
+#: A part of a paragraph, or the parts of an element in it; the formatting of its run.
+_Item: TypeAlias = tuple[Part | list[Part], str]
 
 
 def read_docx(content: bytes, options: Options) -> Document:
@@ -84,7 +88,7 @@ class _Reader:
 
     def container(self, index: int, end: int) -> tuple[list[Part], str]:
         """The parts of a paragraph or of an element in it, and the formatting of most of its text."""
-        items: list[tuple[Part, str | None]] = []  # with the formatting of text; None: in no run
+        items: list[_Item] = []
         while index < end:
             token, name, last = self.tokens[index], self.names[index], self.ends.get(index, index)
             raw = "".join(t.raw for t in self.tokens[index : last + 1])
@@ -98,18 +102,18 @@ class _Reader:
                 parts, style = self.container(first + 1, self.ends[first])
                 opening = "".join(t.raw for t in self.tokens[index : first + 1])
                 closing = "".join(t.raw for t in self.tokens[self.ends[first] : last + 1])
-                items += [(Tag(Kind.OPEN, opening, f"{index}", style=style), None), *((part, None) for part in parts)]
-                items.append((Tag(Kind.CLOSE, closing, f"{index}"), None))
+                tags = Tag(Kind.OPEN, opening, f"{index}", style=style), Tag(Kind.CLOSE, closing, f"{index}")
+                items.append(([tags[0], *parts, tags[1]], ""))
             elif name in _RANGES or name in _RANGE_ENDS:
                 kind = Kind.OPEN if name in _RANGES else Kind.CLOSE
                 key = (_RANGES | _RANGE_ENDS)[name] + token.attributes.get(f"{self.prefix}id", "")
-                items.append((Tag(kind, raw, key), None))
+                items.append((Tag(kind, raw, key), ""))
             elif name not in _DROPPED and raw.strip():
-                items.append((Tag(Kind.ALONE, raw), None))
+                items.append((Tag(Kind.ALONE, raw), ""))
             index = last + 1
         return self.formatted(items)
 
-    def run(self, index: int, end: int) -> Iterator[tuple[Part, str | None]]:
+    def run(self, index: int, end: int) -> Iterator[_Item]:
         """The parts of a run. The code of a field belongs to the tag that opens it."""
         style = ""
         if self.names[index : index + 1] == ["rPr"]:
@@ -128,34 +132,43 @@ class _Reader:
                     type = token.attributes.get(f"{self.prefix}fldCharType", "")
                     kind, key = _FIELD.get(type, (Kind.ALONE, type))
                 space = " " if name in _SPACES else ""
-                yield Tag(kind, f"<{self.prefix}r>{style}{inside}</{self.prefix}r>", key, space), None
+                yield Tag(kind, f"<{self.prefix}r>{style}{inside}</{self.prefix}r>", key, space), style
             index = last + 1
 
-    def formatted(self, items: Sequence[tuple[Part, str | None]]) -> tuple[list[Part], str]:
+    def formatted(self, items: Sequence[_Item]) -> tuple[list[Part], str]:
         """Join the code of fields to their opening tags, and make pairs of text in other than the usual formatting."""
         weights: Counter[str] = Counter()
         for part, style in items:
-            if isinstance(part, str) and style is not None:
-                weights[style] += len(part)
+            weights[style] += len(part) if isinstance(part, str) else 0
         base = max(weights, key=lambda style: weights[style], default="")
         parts: list[Part] = []
         current, level = base, 0  # formatting of the text; open fields, while the code of the outermost is read
+        code = Tag(Kind.OPEN, "", "field")
         for part, style in items:
+            tag = part if isinstance(part, Tag) else None
+            if tag and tag.name == "field":
+                level += tag.kind is Kind.OPEN
             if level:
-                level += isinstance(part, Tag) and (part.name == "field") * (1 if part.kind is Kind.OPEN else -1)
-                raw = part.raw if isinstance(part, Tag) else self.text_run(part, style or "")
-                code = replace(parts[-1], raw=parts[-1].raw + raw) if isinstance(parts[-1], Tag) else parts[-1]
-                parts[-1] = replace(code, kind=Kind.ALONE) if level == 0 and isinstance(code, Tag) else code
-                level = 0 if isinstance(part, Tag) and part.name == "separate" and level == 1 else level
+                raw = "".join(self.raw(inner, style) for inner in (part if isinstance(part, list) else [part]))
+                code = replace(code, raw=code.raw + raw)
+                level -= bool(tag and tag.name == "field" and tag.kind is Kind.CLOSE)
+                if level == 0 or (level == 1 and tag and tag.name == "separate"):
+                    parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
+                    parts.append(code if level else replace(code, kind=Kind.ALONE))
+                    current, level, code = base, 0, replace(code, raw="")
                 continue
-            changes = isinstance(part, Tag) and part.kind is not Kind.ALONE
-            wanted = style if style is not None else base if changes or isinstance(part, str) else current
+            if isinstance(part, list):
+                parts += [Tag(Kind.CLOSE, "", "format"), *part] if current != base else part
+                current = base
+                continue
+            wanted = style if isinstance(part, str) else current if part.kind is Kind.ALONE else base
             if wanted != current:
                 parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
                 parts += [Tag(Kind.OPEN, "", "format", style=wanted)] if wanted != base else []
                 current = wanted
-            level = 1 if isinstance(part, Tag) and part.name == "field" and part.kind is Kind.OPEN else 0
             parts.append(part)
+        if code.raw:  # of a field that ends in a later paragraph
+            parts.append(replace(code, kind=Kind.ALONE))
         parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
         return parts, base
 
@@ -163,17 +176,17 @@ class _Reader:
         """Runs for the texts, each with the formatting of the pair around it."""
         styles, result = [base], []
         for part in segment.parts:
-            if isinstance(part, str):
-                result.append(self.text_run(part, styles[-1]))
-                continue
-            result.append(part.raw)
-            if part.kind is Kind.OPEN:
+            result.append(self.raw(part, styles[-1]))
+            if isinstance(part, Tag) and part.kind is Kind.OPEN:
                 has_style = part.name == "format" or part.name.isdigit()
                 styles.append(part.style if has_style else styles[-1])
-            elif part.kind is Kind.CLOSE:
+            elif isinstance(part, Tag) and part.kind is Kind.CLOSE:
                 styles.pop()
         return "".join(result)
 
-    def text_run(self, text: str, style: str) -> str:
+    def raw(self, part: Part, style: str) -> str:
+        """A tag, or a run of a text."""
+        if isinstance(part, Tag):
+            return part.raw
         w = self.prefix
-        return f'<{w}r>{style}<{w}t xml:space="preserve">{escape(text, is_html=False)}</{w}t></{w}r>'
+        return f'<{w}r>{style}<{w}t xml:space="preserve">{escape(part, is_html=False)}</{w}t></{w}r>'

@@ -124,6 +124,23 @@ def test_docx_has_few_tags_and_keeps_fields_and_deletions() -> None:
         assert text in document
 
 
+def test_a_field_in_a_link_of_a_table_of_contents_stays_whole() -> None:
+    field = [f"<w:r><w:{x}</w:r>" for x in ("fldChar w:fldCharType='begin'/>", "instrText>PAGEREF a</w:instrText>")]
+    field += ["<w:r><w:fldChar w:fldCharType='separate'/></w:r>", "<w:r><w:t>7</w:t></w:r>"]
+    end = "<w:r><w:fldChar w:fldCharType='end'/></w:r>"
+    text = "<w:r><w:t>The aim</w:t></w:r><w:r><w:tab/></w:r>"
+    outer = "".join(field[:3]).replace("PAGEREF a", "TOC")
+    link = f"<w:hyperlink w:anchor='a'>{text}{''.join(field)}{end}</w:hyperlink>"
+    content = docx(f"<w:p>{outer}{link}<w:r><w:t> and more</w:t></w:r></w:p>")
+    document = members(translate_document(content, "docx", upper))["word/document.xml"].decode()
+    preserved = [f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>' for text in ("THE AIM ", "7", " AND MORE")]
+    tab = "<w:r><w:tab/></w:r>"
+    expected = (
+        f"{outer}<w:hyperlink w:anchor='a'>{preserved[0]}{tab}{''.join(field[:3])}{preserved[1]}{end}</w:hyperlink>"
+    )
+    assert f"<w:p>{expected}{preserved[2]}</w:p>" in document
+
+
 def test_docx_translates_all_its_parts_in_their_order() -> None:
     texts = [segment.text for segment in FORMATS["docx"](SAMPLES["docx"][0], Options()).segments]
     assert texts[0] == "The quick brown fox sees the lazy dog & sleeps."
