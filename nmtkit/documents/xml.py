@@ -51,7 +51,10 @@ def local(name: str) -> str:
 
 
 def inline_xml(
-    tokens: Sequence[Token], paired: Collection[str], halves: Mapping[str, Callable[[dict[str, str]], tuple[Kind, str]]]
+    tokens: Sequence[Token],
+    paired: Collection[str],
+    halves: Mapping[str, Callable[[dict[str, str]], tuple[Kind, str]]],
+    collapsed: bool = False,
 ) -> Segment:
     """The segment of tokens: elements of `paired` are pairs, those of `halves` one end of a pair, others standalone."""
     ends = token_pairs(tokens)
@@ -63,7 +66,8 @@ def inline_xml(
         attributes = token.attributes if token.name else {}
         movable = movable and attributes.get("canReorder", "yes") == "yes"
         if token.kind == "text" or token.raw.startswith("<![CDATA["):
-            parts.append(text_of(token, is_html=False))
+            text = text_of(token, is_html=False)
+            parts.append(re.sub(r"[ \t\r\n]+", " ", text) if collapsed else text)
         elif token.kind == "close":
             parts.append(Tag(Kind.CLOSE, token.raw, token.name))
         else:
@@ -96,7 +100,8 @@ def paragraphs(content: bytes, names: Collection[str], skipped: Collection[str],
             index = ends[index]
         elif token.kind == "open" and token.name in names:
             inside = tokens[index + 1 : ends[index]]
-            slots.append(Slot(token.end, tokens[ends[index]].start, inline_xml(inside, paired, {}), render_slot))
+            segment = inline_xml(inside, paired, {}, collapsed=True)
+            slots.append(Slot(token.end, tokens[ends[index]].start, segment, render_slot))
         index += 1
     return SlicedDocument(source, slots)
 

@@ -64,7 +64,7 @@ SAMPLES: dict[str, list[bytes]] = {
     ],
     "docx": [docx(DOCX_BODY, header1=f"<w:p>{run('a header')}</w:p>", footnotes=f"<w:footnote w:id='2'><w:p>{run('a note')}</w:p></w:footnote>",
                   comments=f"<w:comment w:id='0'><w:p>{run('a comment')}</w:p></w:comment>"), docx("")],
-    "odt": [odt("<text:h text:outline-level='1'>A heading</text:h><text:p text:style-name='P1'>Some <text:span text:style-name='T1'>bold</text:span> text<text:note><text:note-citation>1</text:note-citation>"
+    "odt": [odt("<text:h text:outline-level='1'>A heading</text:h><text:p text:style-name='P1'>Some\n  <text:span text:style-name='T1'>bold</text:span>\r\n text<text:note><text:note-citation>1</text:note-citation>"
                 "<text:note-body><text:p>a foot &amp; note</text:p></text:note-body></text:note> with<text:s text:c='2'/>a <text:a>link</text:a>.</text:p><text:p/>"
                 "<table:table><table:table-row><table:table-cell><text:p>cell one</text:p></table:table-cell></table:table-row></table:table>", "<text:p>a footer</text:p>"), odt("")],
     "srt": [b"\xef\xbb\xbf1\r\n00:00:01,000 --> 00:00:02,500 X1:10 X2:20\r\n{\\an8}<i>Hello there,</i>\r\nmy good friend & all\r\n\r\n\r\n2\r\n00:00:03,000 --> 00:00:04,000\r\n- Who is it?\r\n- <b>It is me.</b>\r\n\r\n3\r\n00:00:05,000 --> 00:00:06,000\r\n\r\n4\r\n00:00:07,000 --> 00:00:08,000\r\n42", b""],
