@@ -5,17 +5,15 @@ ranges of comments are pairs; tabs, breaks, images, references of notes and dele
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TypeAlias
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot
+from nmtkit.documents.docx_runs import Item, formatted, render_runs
 from nmtkit.documents.xml import xml_source
 from nmtkit.documents.zipped import ZippedDocument
 from nmtkit.errors import UserError
-from nmtkit.text.markup import Token, escape, scan, text_of, token_pairs
-from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced
+from nmtkit.text.markup import Token, scan, text_of, token_pairs
+from nmtkit.text.segment import Kind, Part, Tag, balanced
 
 _MEMBERS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
 _NAMESPACE = re.compile(
@@ -28,9 +26,6 @@ _FIELD = {"begin": (Kind.OPEN, "field"), "end": (Kind.CLOSE, "field")}
 _SPACES = {"tab", "br", "cr", "ptab"}
 _DROPPED = {"proofErr", "lastRenderedPageBreak", "rPr"}  # rPr is repeated
 _NO_FORMAT = re.compile(r"<\w+:(?:lang|noProof)\b[^>]*/>|<\w+:rPr>\s*</\w+:rPr>|<\w+:rPr/>")
-
-#: A part of a paragraph, or the parts of an element in it; the formatting of its run.
-_Item: TypeAlias = tuple[Part | list[Part], str]
 
 
 def read_docx(content: bytes, options: Options) -> Document:
@@ -84,11 +79,11 @@ class _Reader:
             parts, base = self.container(start, end)
             segment = balanced(parts)
             first, last = self.tokens[start].start, self.tokens[end - 1].end
-            yield Slot(first, last, segment, lambda new, _: self.render(new, base))
+            yield Slot(first, last, segment, lambda new, _: render_runs(new, base, self.prefix))
 
     def container(self, index: int, end: int) -> tuple[list[Part], str]:
         """The parts of a paragraph or of an element in it, and the formatting of most of its text."""
-        items: list[_Item] = []
+        items: list[Item] = []
         while index < end:
             token, name, last = self.tokens[index], self.names[index], self.ends.get(index, index)
             raw = "".join(t.raw for t in self.tokens[index : last + 1])
@@ -111,9 +106,9 @@ class _Reader:
             elif name not in _DROPPED and raw.strip():
                 items.append((Tag(Kind.ALONE, raw), ""))
             index = last + 1
-        return self.formatted(items)
+        return formatted(items, self.prefix)
 
-    def run(self, index: int, end: int) -> Iterator[_Item]:
+    def run(self, index: int, end: int) -> Iterator[Item]:
         """The parts of a run. The code of a field belongs to the tag that opens it."""
         style = ""
         if self.names[index : index + 1] == ["rPr"]:
@@ -134,59 +129,3 @@ class _Reader:
                 space = " " if name in _SPACES else ""
                 yield Tag(kind, f"<{self.prefix}r>{style}{inside}</{self.prefix}r>", key, space), style
             index = last + 1
-
-    def formatted(self, items: Sequence[_Item]) -> tuple[list[Part], str]:
-        """Join the code of fields to their opening tags, and make pairs of text in other than the usual formatting."""
-        weights: Counter[str] = Counter()
-        for part, style in items:
-            weights[style] += len(part) if isinstance(part, str) else 0
-        base = max(weights, key=lambda style: weights[style], default="")
-        parts: list[Part] = []
-        current, level = base, 0  # formatting of the text; open fields, while the code of the outermost is read
-        code = Tag(Kind.OPEN, "", "field")
-        for part, style in items:
-            tag = part if isinstance(part, Tag) else None
-            if tag and tag.name == "field":
-                level += tag.kind is Kind.OPEN
-            if level:
-                raw = "".join(self.raw(inner, style) for inner in (part if isinstance(part, list) else [part]))
-                code = replace(code, raw=code.raw + raw)
-                level -= bool(tag and tag.name == "field" and tag.kind is Kind.CLOSE)
-                if level == 0 or (level == 1 and tag and tag.name == "separate"):
-                    parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
-                    parts.append(code if level else replace(code, kind=Kind.ALONE))
-                    current, level, code = base, 0, replace(code, raw="")
-                continue
-            if isinstance(part, list):
-                parts += [Tag(Kind.CLOSE, "", "format"), *part] if current != base else part
-                current = base
-                continue
-            wanted = style if isinstance(part, str) else current if part.kind is Kind.ALONE else base
-            if wanted != current:
-                parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
-                parts += [Tag(Kind.OPEN, "", "format", style=wanted)] if wanted != base else []
-                current = wanted
-            parts.append(part)
-        if code.raw:  # of a field that ends in a later paragraph
-            parts.append(replace(code, kind=Kind.ALONE))
-        parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
-        return parts, base
-
-    def render(self, segment: Segment, base: str) -> str:
-        """Runs for the texts, each with the formatting of the pair around it."""
-        styles, result = [base], []
-        for part in segment.parts:
-            result.append(self.raw(part, styles[-1]))
-            if isinstance(part, Tag) and part.kind is Kind.OPEN:
-                has_style = part.name == "format" or part.name.isdigit()
-                styles.append(part.style if has_style else styles[-1])
-            elif isinstance(part, Tag) and part.kind is Kind.CLOSE:
-                styles.pop()
-        return "".join(result)
-
-    def raw(self, part: Part, style: str) -> str:
-        """A tag, or a run of a text."""
-        if isinstance(part, Tag):
-            return part.raw
-        w = self.prefix
-        return f'<{w}r>{style}<{w}t xml:space="preserve">{escape(part, is_html=False)}</{w}t></{w}r>'

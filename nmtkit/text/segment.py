@@ -200,7 +200,8 @@ def place(
 
     `alignment` has pairs of source and target word numbers; words are those of `words` unless spans are given. Each
     tag occurs once, and the text of the result is `target` except for protected spans. Without an alignment, pairs go
-    around everything and standalone tags to the end. More than 1,000 tags stay in front.
+    around everything and standalone tags to the end. Tags that keep their order follow the text if the alignment allows
+    nothing else. More than 1,000 tags stay in front.
     """
     text, nodes = _outline(segment.parts)
     tags = [part for part in segment.parts if isinstance(part, Tag)]
@@ -219,7 +220,7 @@ def place(
     in_order = [part for part in result.parts if isinstance(part, Tag)] == [
         tag for tag in tags if tag.raw or not tag.text
     ]
-    return result if segment.movable or in_order else balanced([target, *tags], False)  # several tags in one word
+    return result if segment.movable or in_order else balanced([target, *tags], False)
 
 
 class _Placement:
@@ -230,7 +231,6 @@ class _Placement:
     ) -> None:
         self.text = text
         self.movable = movable
-        self.floor = (0, 0)  # position and rank of the last tag without words, if tags keep their order
         self.source = source
         self.words = list(target_words)
         self.target = target
@@ -322,15 +322,13 @@ class _Placement:
         while inner:
             parent = inner
             inner = next((n for n in parent.children if n.start <= new.start and new.end <= n.end), None)
-            if not self.movable:
-                break
         return parent
 
     def clip(self, new: _Node, parent: _Node) -> bool:
         """Clip a pair to whole words that no other pair in `parent` crosses; return whether there are any."""
         for other in parent.children:
-            if other.start < new.start < other.end or not self.movable:
-                new.start = max(new.start, other.end)
+            if other.start < new.start < other.end:
+                new.start = other.end
             if other.start < new.end < other.end:
                 new.end = other.start
         inside = [word for word in self.words if new.start <= word[0] and word[1] <= new.end]
@@ -363,8 +361,6 @@ class _Placement:
             new.start, new.rank = ends[0], 1
         else:
             new.start, new.rank = starts[0] if starts else self.whole[0], 2
-        if not self.movable:
-            new.start, new.rank = self.floor = max(self.floor, (new.start, new.rank))
         if parent.start == parent.end:
             new.rank = 1
         at = min(max(new.start, parent.start), parent.end)
