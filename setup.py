@@ -166,6 +166,7 @@ setup(
             "transformers>=5.20; python_version >= '3.11'",
         ],
         "clean": ["fasttext-predict>=0.9.2.4,<1"],  # language identification of nmt-preprocess
+        "documents": ["markdown-it-py>=4,<5"],  # Markdown of nmt-generate --document md
         "docs": ["zensical>=0.0.67"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
         "import": [

@@ -13,7 +13,7 @@ _BOUNDARIES = [re.compile(r"(?=\s)"), re.compile(rf"[,;:–—،؛፣፤]{_CLOSI
 _UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")  # Chinese and Japanese
 
 
-def parts(ids: list[int], surfaces: Sequence[str], longest: int, language: str) -> list[list[int]]:
+def parts(ids: list[int], surfaces: Sequence[str], longest: int, language: str = "en") -> list[list[int]]:
     """Split ids of a text of that language into parts of at most `longest`, each as long as possible.
 
     Each part ends at a sentence if possible, else at a clause, a word or a piece. No id is lost. `surfaces` has the
