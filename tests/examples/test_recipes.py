@@ -65,9 +65,19 @@ def test_each_seed_of_a_recipe_has_its_own_runs_and_each_command_its_own_output(
     has_seeds = "SEEDS=" in (EXAMPLES / f"{recipe}.py").read_text(encoding="utf-8")
     one, two = (listed(recipe, *([seeds] if has_seeds else [])) for seeds in ("SEEDS=1", "SEEDS=1 2"))
     assert sum("nmt-train" in line for line in two) == (1 + has_seeds) * sum("nmt-train" in line for line in one)
+    assert {line for line in one if "nmt-train" in line} <= {*two}  # a further seed repeats no training of the others
     words = [word for line in two for word in shlex.split(line)]
     outputs = [name for flag, name in pairwise(words) if flag in OUTPUT_WORDS]
     assert sorted(outputs) == sorted({*outputs})
+
+
+@pytest.mark.parametrize("recipe", ["table2", "backtranslation", "distillation"])
+def test_each_corpus_has_the_same_trainings(recipe: str) -> None:
+    first, second = (
+        {line.replace(name, "") for line in listed(recipe, "SEEDS=1") if line.startswith(f"nmt-train {name}/")}
+        for name in ("multi30k", "tanaka")
+    )
+    assert first == second != set()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -169,6 +169,11 @@ def test_a_sample_is_spread_over_the_text_without_duplicates(total: int, wanted:
     places = list(sample_positions(total, wanted, seed=1))
     assert (len(places), places) == (wanted, sorted({*places}))
     assert all(number * total // wanted <= place < total for number, place in enumerate(places))
+    assert places == list(sample_positions(total, wanted, seed=1))
+
+
+def test_a_sample_depends_on_the_seed() -> None:
+    assert [*sample_positions(1000, 50, seed=1)] != [*sample_positions(1000, 50, seed=2)]
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
