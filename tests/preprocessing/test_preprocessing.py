@@ -364,6 +364,11 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
         ["--vocab-from", "{folder}/run"],
         r"--vocab-from .*/run is a folder without dataset\.json: use .*/run/checkpoint_3\.pt",
     ),
+    "no vocabulary": (
+        {},
+        ["--vocab-from", "no.pt"],
+        r"--vocab-from no\.pt: no such file or folder: give a dataset or a checkpoint",
+    ),
     "two vocabularies": ({}, ["--spm-model", "a", "--vocab-from", "b"], "are mutually exclusive"),
 }
 
