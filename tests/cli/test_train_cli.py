@@ -342,7 +342,7 @@ def test_resuming_from_checkpoints_of_another_vocabulary_is_refused(
 ) -> None:
     train(tmp_path, "--max-updates", 2, "--share-embeddings", "decoder")
     result = train(tmp_path, "--share-embeddings", "decoder", dataset=datasets["separate"], code=2)
-    refused(result, "another vocabulary", str(datasets["separate"]), "its source vocabulary has")
+    refused(result, "a different vocabulary", str(datasets["separate"]), "its source vocabulary has")
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -542,4 +542,4 @@ def test_resuming_with_the_opposite_language_direction_is_refused(
     back = ("-s", "de", "-t", "en", *files, "--destdir", str(tmp_path / "back"), "--vocab-from", str(forth))
     assert run_command("nmt-preprocess", *back).returncode == 0
     assert Dataset.open(tmp_path / "back").checksums("train") == Dataset.open(forth).checksums("train")
-    refused(train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "back", code=2), "a run on other data")
+    refused(train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "back", code=2), "a run on different data")
