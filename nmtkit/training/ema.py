@@ -30,7 +30,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def load(self, averages: Iterable[tuple[str, Tensor]]) -> None:
-        """Resume from averages by parameter name, in the shapes of the parameters."""
+        """Resume from averages by parameter name, each in the shape (…) of its parameter."""
         for name, average in averages:
             self.averages[name].copy_(average)
 

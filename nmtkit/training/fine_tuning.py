@@ -20,7 +20,7 @@ from nmtkit.text.user_symbols import add_symbols
 def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> dict[str, Tensor]:
     """Return initial weights for a run by parameter name, from a checkpoint: its moving average if it has one.
 
-    The weights have the shapes of `model`. Low-rank additions keep the values that they have in `model`, and so do the
+    Weights have the shapes (…) in `model`. Low-rank additions keep the values that they have in `model`, and so do the
     rows of pieces that --user-symbol has added to the checkpoint's vocabulary.
 
     Raises UserError, naming the first difference, if the checkpoint has a different model or different vocabularies, if

@@ -80,7 +80,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], updates: int) -> None:
     """Raise UserError, naming the first problem, unless these are Adam's tensors for some of the parameters.
 
-    Shapes as returned by `optimizer_tensors`; step counts must be at most `updates`.
+    Moments have the shapes (…) of parameters, step counts are scalars of at most `updates`.
     """
     for name in sorted({key.partition(".")[2] for key in tensors}):
         if name not in parameters:
@@ -94,7 +94,7 @@ def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tens
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Load the tensors of `optimizer_tensors`, in the same shapes. Without any, the optimizer starts from zero."""
+    """Load moments (…) and scalar step counts from `optimizer_tensors`. Without any, the optimizer starts from zero."""
     numbers = {name: number for number, (name, _) in enumerate(_trained(model))}
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors:
