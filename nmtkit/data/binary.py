@@ -87,7 +87,7 @@ class TokenFileWriter:
     def write(self, tokens: Tokens, lengths: NDArray[np.int32]) -> None:
         """Append sentences, given as concatenated tokens (T,) and lengths (n,).
 
-        Raises ValueError if the lengths do not match the tokens, and for invalid sentences, see `find_invalid_sentence`.
+        Raises ValueError if the lengths do not match the tokens, or a sentence is invalid, see `find_invalid_sentence`.
         """
         if (lengths < 1).any() or lengths.sum() != len(tokens):
             raise ValueError(f"the lengths do not fit {len(tokens)} tokens")

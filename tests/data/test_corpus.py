@@ -148,7 +148,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def test_a_newer_version_is_refused(dataset: Path) -> None:
     rewrite(dataset, lambda description: description.update(version=4))
     with pytest.raises(
-        UserError, match=r"dataset\.json: version 4 .* reads versions 2 and 3; run nmt-preprocess again"
+        UserError, match=r"dataset\.json: format version 4, .* reads versions 2 and 3; run nmt-preprocess again"
     ):
         Dataset.open(dataset)
 
