@@ -141,7 +141,7 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run
     assert "model exists: replace it with --force" in refusal(to_safetensors())
     assert to_safetensors("--force").returncode == 0
     (tmp_path / "model/thesis").touch()
-    assert "model exists: choose another --output" in refusal(to_safetensors())
+    assert "model exists: choose a different --output" in refusal(to_safetensors())
     assert "exists, and this command did not write all of it" in refusal(to_safetensors("--force"))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     checkpoint = partial(export, "--to", "checkpoint", "--output", tmp_path / "model.pt")
