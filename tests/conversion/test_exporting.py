@@ -53,7 +53,7 @@ def test_heads_wider_than_ctranslate2_has_are_refused(
     make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     pytest.importorskip("ctranslate2")
-    with pytest.raises(UserError, match="heads of 64"):
+    with pytest.raises(UserError, match="heads of width 64"):
         to_ctranslate2(make_checkpoint(d_k=64), tmp_path / "exported")
 
 

@@ -63,7 +63,7 @@ def test_a_file_that_is_not_a_checkpoint_is_not_replaced(run_here: Run, tmp_path
 def test_options_of_other_formats_are_refused(run_here: Run, tmp_path: Path) -> None:
     folder = MarianModel(tmp_path / "marian", seed=1).folder
     done = run_here("nmt-import", folder, "--output", tmp_path / "a.pt", "--bpe-codes", "codes")
-    assert (done.returncode, b"--bpe-codes has no effect with a Marian model" in done.stderr) == (2, True)
+    assert (done.returncode, b"--bpe-codes has no effect with a Hugging Face Marian model" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("is_option", [False, True])
@@ -83,7 +83,7 @@ def test_what_cannot_be_imported_is_refused_with_what_can(tmp_path: Path, tiny_c
     (tmp_path / "model.safetensors").write_bytes(b"\0\1")
     (tmp_path / "model.npz").write_bytes(b"PK\3\4")  # as Marian itself writes
     for name in ("model.safetensors", "model.npz"):
-        with pytest.raises(UserError, match=f"{name}: not a model that nmtkit imports: give a Marian model"):
+        with pytest.raises(UserError, match=f"{name}: not a model that nmtkit imports: give a Hugging Face Marian model"):
             find_importer(tmp_path / name)
     torch.save({"model": {}}, tmp_path / "model.pt")
     shutil.copy(tiny_checkpoint, tmp_path / "an-earlier-result.pt")

@@ -193,7 +193,7 @@ def test_models_that_marian_cannot_express_are_refused(
     segmented = SpaceTokenizer(checkpoint.source.vocab)
     with pytest.raises(UserError, match="tokenizer space"):
         to_huggingface(replace(checkpoint, source=segmented, target=segmented), tmp_path / "exported")
-    with pytest.raises(UserError, match="heads of 64"):
+    with pytest.raises(UserError, match="heads of width 64"):
         to_huggingface(make_checkpoint(d_k=64), tmp_path / "exported")
 
 
