@@ -83,7 +83,9 @@ def test_what_cannot_be_imported_is_refused_with_what_can(tmp_path: Path, tiny_c
     (tmp_path / "model.safetensors").write_bytes(b"\0\1")
     (tmp_path / "model.npz").write_bytes(b"PK\3\4")  # as Marian itself writes
     for name in ("model.safetensors", "model.npz"):
-        with pytest.raises(UserError, match=f"{name}: not a model that nmtkit imports: give a Hugging Face Marian model"):
+        with pytest.raises(
+            UserError, match=f"{name}: not a model that nmtkit imports: give a Hugging Face Marian model"
+        ):
             find_importer(tmp_path / name)
     torch.save({"model": {}}, tmp_path / "model.pt")
     shutil.copy(tiny_checkpoint, tmp_path / "an-earlier-result.pt")
