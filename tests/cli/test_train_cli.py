@@ -360,7 +360,7 @@ def test_a_run_resumes_from_checkpoint_last_if_it_is_newest_and_intact(
 
 def test_a_dataset_is_refused_as_save_dir(train: Train, datasets: dict[str, Path]) -> None:
     before = sorted(datasets["joined"].iterdir())
-    refused(train(datasets["joined"], code=2), f"--save-dir {datasets['joined']} is a dataset", "choose another")
+    refused(train(datasets["joined"], code=2), f"--save-dir {datasets['joined']} is a dataset", "choose a different")
     refused(train(datasets["joined"], "--dry-run", code=2), "is a dataset")
     assert sorted(datasets["joined"].iterdir()) == before
 
