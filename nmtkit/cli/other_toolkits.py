@@ -70,7 +70,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--eval-bleu-args": "use `--valid-beam`",
             "--eval-bleu-detok --eval-bleu-remove-bpe --remove-bpe": "not needed: BLEU is computed on plain text",
             "--restore-file": "not needed: the same command resumes from its own `--save-dir`; `--init-from` starts "
-            "another run from given weights",
+            "a new run from given weights",
             "--finetune-from-model": "use `--init-from`",
             "--reset-lr-scheduler": "use `--init-from` with another `--save-dir`",
             "--reset-dataloader --reset-meters": "use `--reset-progress`",

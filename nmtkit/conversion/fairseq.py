@@ -108,7 +108,7 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
 
 
 def _options(content: Any) -> dict[str, Any]:
-    """Return the options of a checkpoint, for model and task, completed by the defaults of its architecture."""
+    """Return the options, completed by the defaults of the architecture. Raises UserError for unsupported ones."""
     if not isinstance(content, dict) or "model" not in content:
         raise UserError("not a fairseq checkpoint: it has no `model`")
     given = _fields(content.get("args"))

@@ -79,7 +79,7 @@ class ForeignWeights:
         }
 
     def take_layers(self, stack: str, count: int, form: str, parts: Parts) -> dict[str, Tensor]:
-        """Take all layers of a stack as weights (…) by our names; `form` is their prefix with {stack} and {number}."""
+        """Take all layers of a stack: weights (…) by nmtkit's names. `form` is the foreign prefix of a layer."""
         taken: dict[str, Tensor] = {}
         for number in range(count):
             prefix = form.format(stack=stack, number=number)
@@ -88,7 +88,7 @@ class ForeignWeights:
         return taken
 
     def take_stacks(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """Take both stacks from fairseq's names as weights (…) by our names, with the final norms of pre-norm."""
+        """Take both stacks, stored under fairseq's names: weights (…) by nmtkit's names."""
         form = "{stack}.layers.{number}."
         taken = self.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
         taken |= self.take_layers("decoder", config.decoder_layers, form, DECODER_LAYER)

@@ -48,7 +48,7 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
 
 def inference_precision(name: str, device: torch.device) -> str:
     """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
-    multiplies that natively. UserError for formats that the device does not have."""
+    multiplies that natively. Raises UserError for formats that the device does not support."""
     if name == "auto":
         fast_bf16 = device.type != "cpu" and resolve_precision(name, device) == torch.bfloat16
         return "bf16" if fast_bf16 else "fp32"

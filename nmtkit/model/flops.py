@@ -24,7 +24,7 @@ def training_flops(
 
 
 class Rates(NamedTuple):
-    """The peak rates of a device, in 10^12 dense floating-point operations a second."""
+    """The peak rates of a device, in 10^12 dense floating-point operations per second."""
 
     half: float | None  # bf16 or fp16 products with sums in fp32; None if not faster
     single: float  # fp32; for GPUs of the paper, its assumed sustained rate

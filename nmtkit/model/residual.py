@@ -1,4 +1,4 @@
-"""Layer norm, and LayerNorm(x + Dropout(y)) (§3.1, §5.4), which takes one pass forward and one backward on a CPU.
+"""Layer norm, and LayerNorm(x + Dropout(y)) (§3.1, §5.4), fused on a CPU into one pass forward and one backward.
 
 Training in bf16 keeps the activations between sub-layers in bf16: embeddings with positions, dropout, residual sums and
 layer norms. Autocast alone would keep them in fp32, with a conversion before each matrix product and after its

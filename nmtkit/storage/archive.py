@@ -159,7 +159,7 @@ def _verified_checksum(file: BinaryIO, size: int) -> str:
 
 
 def _check_unchanged(path: Path, content: mmap.mmap, checksum: str) -> None:
-    """Raise RunError if a file was overwritten since it was mapped, since the map shows its current content."""
+    """Raise RunError if a file was overwritten after it was mapped, because the map shows its current content."""
     is_shorter = content.size() < len(content)  # reading the map would crash the process
     if is_shorter or sha256_of_file(cast(BinaryIO, content), len(content) - COMMENT_BYTES) != checksum:
         raise RunError(f"{path} was overwritten after it was loaded: run again, and replace such files by renaming")
@@ -204,7 +204,7 @@ def _tensor(name: str, dtype_name: str, shape: list[int], member: _Member, conte
     """Map one tensor, described by its entry in the header."""
     dtype = DTYPES.get(dtype_name)
     if dtype is None:
-        raise UserError(f"{name} is {dtype_name}: nmtkit reads only {' and '.join(DTYPES)}")
+        raise UserError(f"{name} is {dtype_name}: nmtkit reads {' and '.join(DTYPES)} only")
     if any(type(length) is not int or length < 0 for length in shape):
         raise UserError(f"{name} has an invalid shape")
     if math.prod(shape) * dtype.itemsize != member.size:

@@ -71,7 +71,7 @@ class BatchConfig(Config):
 
     @property
     def planned_tokens(self) -> int:
-        """Most tokens per side in the groups of sentences of similar lengths from which an update is made.
+        """Maximum tokens per side in a group of sentences of similar lengths; an update consists of several groups.
 
         With packing, at most `CPU_TOKENS`: micro-batches are then cut from the whole update, whose sentences may differ
         in length, so a GPU can use the same updates as a CPU.

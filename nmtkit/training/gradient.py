@@ -71,7 +71,7 @@ class MemoryLimits:
         )
 
     def merge(self, learned: dict[str, int]) -> None:
-        """Lower the limits to those of a different rank."""
+        """Adopt the lower limits that a different rank has learned."""
         for length, limit in learned.items():
             self.by_length[length] = min(limit, self.by_length.get(length, limit))
 

@@ -76,7 +76,7 @@ class Learner:
             yield
 
     def checkpoint(self, progress: dict[str, Any], optimizer: dict[str, Tensor]) -> Checkpoint:
-        """Create a checkpoint of the current state, with the run's `progress` and the `optimizer` tensors by name."""
+        """Create a checkpoint of the current state, with `progress` and the `optimizer` tensors (…) by name."""
         return Checkpoint(
             model_config=self.model.config,
             weights=collect_weights(self.model),

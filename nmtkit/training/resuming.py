@@ -28,8 +28,8 @@ from nmtkit.wording import counted
 
 
 class _Start(NamedTuple):
-    """What a run starts from: `weights` and their `averages`, None to keep the random ones; and the rest of the run's
-    own checkpoint, if it resumes from one."""
+    """The start of a run: `weights` and their `averages`, None to keep the random ones; and the rest of the run's own
+    checkpoint, if it resumes from one."""
 
     weights: Mapping[str, Tensor] | None = None
     averages: Mapping[str, Tensor] | None = None

@@ -1,4 +1,4 @@
-"""Functions that describe a run in words, and the estimate of the time left."""
+"""Describes a run in words, and estimates the time left."""
 
 import resource
 import shlex
@@ -107,7 +107,7 @@ def describe_dry_run(window: Window, minutes_left: float) -> str:
     averages = window.averages()
     return (
         f"dry run: an update of {window.target_tokens} target tokens takes {window.seconds:.2f} s "
-        f"({averages['tokens_per_second']} tokens a second, padding {averages['padding']:.1%}), "
+        f"({averages['tokens_per_second']} tokens per second, padding {averages['padding']:.1%}), "
         f"the run about {duration(minutes_left)} without its validations; nothing was written"
     )
 

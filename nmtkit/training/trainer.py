@@ -261,7 +261,7 @@ class Trainer:
         window.seconds += time.perf_counter() - start
 
     def _ahead(self) -> int:
-        """How many updates the device may still be computing while the host prepares the next one.
+        """The number of updates that the device may still be computing while the host prepares the next one.
 
         0 after a skipped update, so that the run stops exactly after `--max-skips`.
         """
