@@ -114,7 +114,7 @@ def test_a_checkpoint_that_vanishes_repeatedly_ends_in_an_error(folder: Path) ->
         chosen.append(folder / "checkpoint_5.pt")
         return chosen[-1:]
 
-    with pytest.raises(UserError, match=r"checkpoint_5\.pt: No such file .*; copy them first$"):
+    with pytest.raises(UserError, match=r"checkpoint_5\.pt: No such file .*: copy them first$"):
         average_run(choose)
     assert 1 < len(chosen) < 10
 
