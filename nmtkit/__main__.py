@@ -9,11 +9,11 @@ from nmtkit.version import __version__
 
 @command("nmtkit")
 def main() -> None:
-    """List the commands on stdout, with the version."""
-    click.echo(f"nmtkit {__version__}: neural machine translation, in these commands:\n")
+    """List the version and the commands on stdout."""
+    click.echo(f"nmtkit {__version__}: neural machine translation, with these commands:\n")
     for name in COMMANDS:
         click.echo(f"  nmt-{name:<12}{load_command(name).get_short_help_str(limit=90)}")
-    click.echo("\nnmt-… --help describes one of them.")
+    click.echo("\nnmt-… --help describes a command.")
 
 
 if __name__ == "__main__":

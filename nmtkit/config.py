@@ -1,7 +1,7 @@
 """Options as dataclass fields, each with its name, type, default, range and help.
 
-A command turns the fields into flags (`nmtkit.cli.options`), the engine reads them as attributes, and a checkpoint
-stores them as a plain dict. No other code repeats a default.
+Commands turn the fields into flags (`nmtkit.cli.options`), code reads them as attributes, and checkpoints store them as
+plain dicts. No other code repeats a default.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from nmtkit.wording import quoted
 C = TypeVar("C", bound="Config")
 
 
-_LARGEST = 2**63 - 1  # a whole number that torch can hold, and that can become a floating-point number
+_LARGEST = 2**63 - 1  # largest integer of torch, which also converts to a float
 
 
 def option(
@@ -44,9 +44,9 @@ def option(
     """Declare a dataclass field that is also a command-line option.
 
     `min` and `max` are inclusive bounds, `above` and `below` exclusive ones; `choices` lists the allowed words. The
-    range is checked whenever a config is made: from flags, from a file or from Python.
-    `removed` maps words that earlier releases had among the `choices` to the options that replace them.
-    `words` maps words that are accepted in place of a number to that number.
+    range is checked whenever a config is created: from flags, from a file or from Python.
+    `removed` maps former `choices` to the options that replace them.
+    `words` maps words to the numbers that they mean.
     `bare` is the value of a flag without a value, and of `true` in a `--config` file.
     `unset` describes a default of None in `--help`.
     `count` is how many values a flag takes at once, for a field that is a tuple; without it, the flag can be repeated.
@@ -73,13 +73,13 @@ def option(
 
 
 def flag(name: str) -> str:
-    """The command-line flag of a field: `max_tokens` is `--max-tokens`."""
+    """Return the command-line flag of a field: `--max-tokens` for `max_tokens`."""
     return "--" + name.replace("_", "-")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Base class of all option groups. `heading` is the title of the group in `--help`."""
+    """Base class of all option groups. `heading` is the title of a group in `--help`."""
 
     heading: ClassVar[str]
 
@@ -94,12 +94,12 @@ class Config:
                 object.__setattr__(self, field.name, value)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the options to values that JSON can represent."""
+        """Convert the options to JSON values."""
         return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
-        """The inverse of `to_dict`. Missing options take their defaults; unknown ones raise UserError."""
+        """Create options from the values of `to_dict`. Missing ones get defaults. Raises UserError for unknown ones."""
         names = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:
@@ -116,8 +116,8 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(field: "dataclasses.Field[Any]", value: Any) -> Any:
-    """Return `value` as the type of the field. Raises UserError for another type, see `_single`."""
-    kind = (get_args(field.type) or (field.type,))[0]  # of `int | None` as well
+    """Convert `value` to the type of the field. Raises UserError if that is impossible, see `_single`."""
+    kind = (get_args(field.type) or (field.type,))[0]  # also for `int | None`
     if get_origin(field.type) is not tuple:
         return _single(field, kind, value)
     if not isinstance(value, tuple | list):
@@ -127,7 +127,7 @@ def _typed(field: "dataclasses.Field[Any]", value: Any) -> Any:
 
 
 def _single(field: "dataclasses.Field[Any]", kind: type, value: Any) -> Any:
-    """Return one value as `kind`. NumPy's numbers become Python's; a Path may be a text, or the other way round."""
+    """Convert one value to `kind`: also NumPy's numbers, a text to a Path, and a Path to a text."""
     if kind in (int, float):
         is_whole = kind is int
         if isinstance(value, bool) or not isinstance(value, Integral if is_whole else Real):
@@ -151,7 +151,7 @@ def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
     if isinstance(value, Integral):
         low = -_LARGEST if low is None and above is None else low
         high = _LARGEST if high is None and below is None else high
-        shown = value if abs(int(value)) <= _LARGEST else "the number"  # Python cannot show a very long one
+        shown = value if abs(int(value)) <= _LARGEST else "the number"  # Python cannot format a very long number
     if low is not None and not value >= low:
         raise UserError(f"{flag(field.name)}: {shown} is too small: the minimum is {low}")
     if above is not None and not value > above:
@@ -168,9 +168,9 @@ def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
 
 
 class OptionGroups:
-    """Base of the dataclasses that hold all options of a command: each field is an object of a config class."""
+    """Base class of dataclasses for all options of a command: each field is an object of a config class."""
 
     @classmethod
     def groups(cls) -> dict[str, type[Config]]:
-        """The config class of each group of options, by its name."""
+        """Return the config class of each group of options by name."""
         return get_type_hints(cls)

@@ -2,19 +2,19 @@
 
 
 class NmtkitError(Exception):
-    """Base class of all errors of nmtkit. The message is one line: what is wrong, where, and what to do."""
+    """Base class of nmtkit's errors. The message is one line: what is wrong, where, and what to do."""
 
     exit_code = 1
 
 
 class UserError(NmtkitError):
-    """A mistake of the user: a bad option, missing or malformed input, mismatched files."""
+    """A user error: a bad option, missing or malformed input, mismatched files."""
 
     exit_code = 2
 
 
 class RunError(NmtkitError):
-    """A failure while running: a full disk, a diverged training run, a dead worker."""
+    """A failure at run time: a full disk, a diverged training run, a dead worker."""
 
 
 class ReportedElsewhere(NmtkitError):  # noqa: N818 (the error is in another process)

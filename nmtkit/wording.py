@@ -1,4 +1,4 @@
-"""Formatting of messages: escapes, counts, sizes and suggestions."""
+"""Formats parts of messages: escapes, counts, sizes and suggestions."""
 
 import difflib
 import re
@@ -6,10 +6,10 @@ import reprlib
 from collections.abc import Iterable
 from itertools import takewhile
 
-_SIMILARITY = 0.75  # difflib's default of 0.6 suggests --split for --path
+_SIMILARITY = 0.75  # difflib's default, 0.6, suggests --split for --path
 
 _LONGEST_QUOTATION = 60  # characters
-_LONGEST_MESSAGE = 10_000  # characters; holds two of the longest file names
+_LONGEST_MESSAGE = 10_000  # characters, enough for two of the longest file names
 
 # C0, DEL and C1 control characters, line and paragraph separators, bidirectional controls, and lone surrogates, which
 # cannot be encoded.
@@ -22,7 +22,7 @@ def escaped(text: str) -> str:
 
 
 def shortened(message: str, longest: int = _LONGEST_MESSAGE) -> str:
-    """Remove the middle of a very long message, such as one that quotes a file: an error is never megabytes long."""
+    """Remove the middle of a very long message, such as one that quotes a file."""
     if len(message) <= longest:
         return message
     half = longest // 2
@@ -30,16 +30,16 @@ def shortened(message: str, longest: int = _LONGEST_MESSAGE) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value for a message, shortened. It may be nested too deeply for `repr`."""
+    """Format a value for a message, shortened. It may be nested too deeply for `repr`."""
     brief = reprlib.Repr()
     brief.maxstring = brief.maxother = _LONGEST_QUOTATION
     return shortened(brief.repr(value), _LONGEST_QUOTATION)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message that is not blank, with those that it announces by a colon at its end.
+    """Return the first line of an error's message that is not blank, and lines that it announces with a final colon.
 
-    If there is none, the name of its class.
+    Without such a line, return the name of the error's class.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     announcing = len(list(takewhile(lambda line: line.endswith(":"), lines)))
@@ -63,7 +63,7 @@ def format_bytes(count: float) -> str:
 
 
 def in_millions(count: int) -> str:
-    """A number of parameters: 9876, 62.9 M."""
+    """Format a number of parameters: 9876, 62.9 M."""
     return f"{_three_digits(count / 1e6)} M" if count >= 10_000 else str(count)
 
 
@@ -81,13 +81,13 @@ def _three_digits(number: float) -> str:
 
 
 def describe_unknown_version(name: str, version: object, newest: int) -> str:
-    """The error for a file of a version that this nmtkit does not read; `newest` is the newest that it reads."""
+    """The error message for a file of an unsupported version; `newest` is the newest supported one."""
     is_newer = isinstance(version, int) and version > newest
     remedy = "use a newer nmtkit" if is_newer else "the file is damaged"
     return f"{name} version {quoted(version)}, this nmtkit reads up to {newest}: {remedy}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The suggestion to append to the error for an unknown word, empty if no known word is similar."""
+    """Suggest known words that are similar to an unknown one, to append to an error; empty without any."""
     similar = difflib.get_close_matches(word, list(known), cutoff=_SIMILARITY)
     return f" Did you mean {' or '.join(similar)}?" if similar else ""

@@ -66,7 +66,7 @@ def assert_same(first: Checkpoint, second: Checkpoint) -> None:
 def test_a_pointer_of_git_lfs_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with pytest.raises(UserError, match=rf"^{path}: a pointer of Git LFS, not the file: fetch that with git lfs pull"):
+    with pytest.raises(UserError, match=rf"^{path}: a Git LFS pointer, not the file: fetch it with git lfs pull"):
         load_checkpoint(path)
 
 

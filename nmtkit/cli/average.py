@@ -1,4 +1,4 @@
-"""nmt-average: checkpoints to one."""
+"""nmt-average: averages checkpoints."""
 
 import shlex
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class AverageConfig(Config):
 
 
 def choose_last_or_best(values: dict[str, Any]) -> None:
-    """Let --last or --best of the command line win over the other one of the `--config` file."""
+    """Let --last or --best on the command line win over the other one in the `--config` file."""
     ignore_from_file(values, ["last"], "best")
     ignore_from_file(values, ["best"], "last")
 
@@ -100,10 +100,10 @@ def _table(output: Path, count: int, names: str, weights: str) -> Table:
 
 
 def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None:
-    """The folder to choose checkpoints from, or None if files are given."""
+    """Return the folder to choose checkpoints from; None if files are given. Raises UserError for bad combinations."""
     for path in checkpoints:
         if not path.exists():
-            raise UserError(f"{path}: no such file or folder: give checkpoints, or the folder of a training")
+            raise UserError(f"{path}: no such file or folder: give checkpoints, or the folder of a training run")
     folders = [path for path in checkpoints if path.is_dir()]
     chosen = config.last is not None or config.best is not None
     if not folders:

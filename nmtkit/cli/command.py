@@ -1,4 +1,4 @@
-"""The frame of every command: common options, grouped help, signals, one-line errors, exit codes."""
+"""The base of all commands: common options, grouped help, signals, one-line errors, exit codes."""
 
 import contextlib
 import copy
@@ -32,26 +32,26 @@ from nmtkit.version import __version__
 from nmtkit.wording import did_you_mean
 
 _COMMON = "Common"  # heading of the options that --help shows
-_GENERAL = "General"  # heading of the options that every command has; the last one
+_GENERAL = "General"  # heading of the options of every command, shown last
 _COLUMN = 22  # width of the options next to their help, in a pipe
-_HYPHEN = "\u2011"  # stands for - in help while it is wrapped, so that no name of an option is broken
+_HYPHEN = "\u2011"  # replaces - while help is wrapped, so that no option name is broken
 _SHOWS_ALL = "nmtkit.cli.help_all"  # key in click's context
 _SECONDS_TO_REPORT = 2.0
 _NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR)
 _MEMORY_ADVICE = "stop other processes, or raise the limit (ulimit -v)"
-_LACK_OF_MEMORY = ("failed to map", "cannot allocate memory", "cannot map")  # when glibc or musl loads a library
-_raised: list[BaseException] = []  # by signals since the command began
+_LACK_OF_MEMORY = ("failed to map", "cannot allocate memory", "cannot map")  # messages of glibc and musl
+_raised: list[BaseException] = []  # exceptions raised by signals since the command began
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived. Not an Exception, so that no handler of failures catches it."""
+    """Raised for SIGTERM. Not an Exception, so that no handler of failures catches it."""
 
 
 def _raise_signals() -> None:
     """Raise KeyboardInterrupt for SIGINT and `Terminated` for SIGTERM, in the main thread."""
     _raised.clear()
     signal.signal(signal.SIGTERM, _raise)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell ignores it for a background job
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell makes background jobs ignore it
         signal.signal(signal.SIGINT, _raise)
 
 
@@ -61,16 +61,15 @@ def _raise(number: int, frame: types.FrameType | None) -> None:
 
 
 class Command(click.Command):
-    """A click command with grouped help and the exit codes that every nmtkit command keeps."""
+    """A click command with grouped help and the exit codes of nmtkit."""
 
-    debug = False  #: whether an error is shown with its traceback
+    debug = False  #: whether errors are shown with a traceback
 
     def __init__(self, *args: Any, common: str = "", on_all_ranks: bool = False, **kwargs: Any) -> None:
         """Create a command.
 
-        `common` names the options that --help shows, in this order; --help-all shows every option. A command without it
-        shows every option in both.
-        With `on_all_ranks`, the processes of torchrun share one run, and its errors.
+        `common` names the options that --help shows, in this order; --help-all shows all options. Without `common`,
+        --help also shows all. With `on_all_ranks`, the processes of torchrun share one run and its errors.
         """
         super().__init__(*args, **kwargs)
         self.common = tuple(common.split())
@@ -107,11 +106,11 @@ class Command(click.Command):
 
     @property
     def _completion_variable(self) -> str:
-        """The environment variable by which a shell asks for completions: _NMT_TRAIN_COMPLETE."""
+        """The environment variable with which a shell requests completions, such as _NMT_TRAIN_COMPLETE."""
         return f"_{self.name}_complete".replace("-", "_").upper()
 
     def get_help(self, context: click.Context) -> str:
-        """The help text: in panels on a terminal, plain elsewhere."""
+        """Return the help text, in panels on a terminal, else plain."""
         if is_styled(sys.stdout):
             text = help_in_panels(self, context, self._groups(context), width(sys.stdout))
         else:
@@ -127,11 +126,11 @@ class Command(click.Command):
                 formatter.write_dl([(name, help.replace("-", _HYPHEN)) for name, help in records], col_max=_COLUMN)
 
     def _is_short(self, context: click.Context) -> bool:
-        """Whether the help shows the common options only."""
+        """Whether help shows only the common options."""
         return bool(self.common) and _SHOWS_ALL not in context.meta
 
     def _groups(self, context: click.Context) -> dict[str, list[click.Option]]:
-        """The options of the help by heading, each with the spellings to show."""
+        """Return the options to show in help by heading, with the spellings to show."""
         options = [option for option in self.get_params(context) if isinstance(option, click.Option)]
         shown = {str(option.name): _with_one_spelling(option) for option in options if not option.hidden}
         if self._is_short(context):
@@ -143,43 +142,43 @@ class Command(click.Command):
         return groups
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
-        """Run the command and exit: 0 done, 2 the user's mistake, 1 a failure, 128 + n after signal n."""
+        """Run the command and exit: 0 for success, 2 for a user error, 1 for a failure, 128 + n after signal n."""
         arguments = list(sys.argv[1:] if args is None else args)
         try:
             code = self._exit_code(arguments)
         except Exception:
             if not _raised:
                 raise  # a bug
-            code = self._report_signal(_raised[0])  # code in C has turned its exception into another one
+            code = self._report_signal(_raised[0])  # C code has replaced its exception
         for stream in (sys.stdout, sys.stderr):
             try:
                 if stream is not None:
                     stream.flush()
-            except OSError:  # the exit code reports a failure of stdout; a log that cannot be written is not a failure
+            except OSError:  # the exit code already reports a failure of stdout; a failure of the log is ignored
                 _discard(stream)
         if "TORCHELASTIC_RUN_ID" in os.environ:  # set by torchrun
-            # DistributedDataParallel never joins gloo's threads. One that runs while Python shuts down aborts the
-            # process, and torchrun would report a complete run as failed.
+            # DistributedDataParallel never joins gloo's threads. If one runs while Python shuts down, it aborts the
+            # process, and torchrun reports a complete run as failed.
             os._exit(code)
         sys.exit(code)
 
     def _exit_code(self, arguments: list[str]) -> int:
         _raise_signals()
-        self.debug = "--debug" in arguments  # for errors before click parses it
+        self.debug = "--debug" in arguments  # for errors before click parses the options
         for name in ("stdin", "stderr"):
-            if getattr(sys, name) is None:  # closed by the caller (2>&-): no file that is opened later may be it
+            if getattr(sys, name) is None:  # closed by the caller (2>&-): no file opened later must get its descriptor
                 setattr(sys, name, stream := open(os.devnull, "w"))  # noqa: SIM115, PTH123
                 os.set_inheritable(stream.fileno(), True)  # by workers
         escape_python_messages()
         try:
             if sys.stdout is None:
                 raise UserError("stdout is closed")
-            if (stdout := sys.__stdout__) and sys.stdout is stdout:  # else it is that of another program
+            if (stdout := sys.__stdout__) and sys.stdout is stdout:  # otherwise, a program has replaced it
                 sys.stdout = _complete_stdout(stdout)
             if instruction := os.environ.get(self._completion_variable):
                 return self._complete(instruction)
             _check_text(arguments)
-            # Not click's own main, which turns a closed pipe into exit code 1.
+            # click's own main would turn a closed pipe into exit code 1.
             with self.make_context(self.name, list(arguments)) as context:
                 self.invoke(context)
             sys.stdout.flush()
@@ -190,7 +189,7 @@ class Command(click.Command):
         except (KeyboardInterrupt, Terminated, click.Abort) as error:
             return self._report_signal(error)
         except (BrokenPipeError, LostReader):
-            return 128 + signal.SIGPIPE  # the reader has gone (`… | head`): exit silently, like a Unix tool
+            return 128 + signal.SIGPIPE  # the reader has ended (`… | head`): exit silently, like a Unix tool
         except ReportedElsewhere as error:
             return _let_another_report(error.exit_code)
         except (NmtkitError, ImportError, OSError, MemoryError) as error:
@@ -201,13 +200,13 @@ class Command(click.Command):
         return 0
 
     def _complete(self, instruction: str) -> int:
-        """Print completions of a command line, or the script that makes a shell ask for them."""
+        """Print completions of a command line, or the script that enables completion in a shell."""
         if instruction == "bash_complete" and _completes_redirection():
-            click.echo("file,")  # the form of click's script for bash, which then completes names of files
+            click.echo("file,")  # makes click's bash script complete file names
             return 0
         variable = self._completion_variable
         if shell_complete(self, {}, str(self.name), variable, instruction):
-            raise UserError(f"{variable}={instruction} does not ask for completions: unset it")
+            raise UserError(f"{variable}={instruction} is not a completion request: unset it")
         sys.stdout.flush()
         return 0
 
@@ -217,7 +216,7 @@ class Command(click.Command):
         return self._report("interrupted", 128 + signal.SIGINT)
 
     def _usage_message(self, error: click.UsageError, arguments: Sequence[str]) -> str:
-        """The error message for a wrong command line, with a pointer to the help."""
+        """Create the error message for a wrong command line, with a hint to the help."""
         flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
         for option in filter(None, map(_long_option, arguments)):
             if flag(option) in flags:
@@ -231,13 +230,13 @@ class Command(click.Command):
     def _no_such_option(self, name: str, flags: Sequence[str], error: click.UsageError) -> str:
         instead = answer(str(self.name), flag(name.lstrip("-")))
         if instead is None:
-            near = did_you_mean(name, flags)  # click's own suggestions are often unrelated
+            near = did_you_mean(name, flags)  # click's suggestions are often unrelated
             return f"No such option {name}.{near} ({self._hint(error)})"
         verb = "; it is" if instead.startswith("not") else ":"
         return f"No such option {name}{verb} {instead} ({self._hint(error)})"
 
     def _hint(self, error: click.UsageError) -> str:
-        """A pointer to the command's help."""
+        """Return a hint to the command's help."""
         where = "in the --config file; " if _is_from_file(error) else ""
         if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument) and error.ctx:
             where = f"usage: {self.name} {' '.join(self.collect_usage_pieces(error.ctx))}; "
@@ -247,13 +246,13 @@ class Command(click.Command):
     def _report(self, message: str, code: int) -> int:
         """Log in one line why the command ends.
 
-        Under torchrun, a process names its rank. The first process of a machine reports errors that all share.
+        Under torchrun, a process names its rank, and only the first process of a machine reports shared errors.
         """
         place = place_or_alone()
         if self.on_all_ranks and code != RunError.exit_code and place.local_rank != 0:
             return _let_another_report(code)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now if another process has ended
-        with contextlib.suppress(LostReader):  # the exit code reports the error all the same
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun may send it now if another process has ended
+        with contextlib.suppress(LostReader):  # the exit code still reports the error
             if self.debug and (error := sys.exc_info()[1]):
                 write_traceback(error)
             write_error(str(self.name), f"{f'rank {place.rank}: ' if place.rank else ''}{message}")
@@ -261,7 +260,7 @@ class Command(click.Command):
 
 
 def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
-    """Like `click.command`, with nmtkit's help layout, common options and exit codes."""
+    """Create a command like `click.command`, with nmtkit's help layout, common options and exit codes."""
     settings.setdefault("context_settings", {"help_option_names": ["-h", "--help"], "max_content_width": 110})
     return click.command(name, cls=Command, **settings)
 
@@ -274,7 +273,7 @@ def _show_all(context: click.Context, parameter: click.Parameter, value: bool) -
 
 
 def _with_one_spelling(option: click.Option) -> click.Option:
-    """A switch as its one flag that changes the default; any other option unchanged."""
+    """Reduce a switch to the flag that changes its default; return any other option unchanged."""
     if not option.secondary_opts:
         return option
     shown = copy.copy(option)
@@ -287,23 +286,23 @@ def _note_debug(context: click.Context, parameter: click.Parameter, value: bool)
 
 
 def _completes_redirection() -> bool:
-    """Whether the word that bash completes follows `<`, `>` or the like, which it passes as words too."""
+    """Whether the word that bash completes follows a redirection such as `<` or `>`, which bash passes as words."""
     words = split_arg_string(os.environ["COMP_WORDS"])
     return bool(re.fullmatch(r"\d*&?[<>]+[&|]?", words[int(os.environ["COMP_CWORD"]) - 1]))
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """Refuse arguments that are not text: a checkpoint cannot store them, and torch cannot open such files."""
+    """Raise UserError for arguments that are not text: checkpoints cannot store them, nor torch open such files."""
     for word in arguments:
-        if "\udc80" <= max(word, default="") <= "\udcff":  # Python's replacement for bytes that cannot be decoded
+        if "\udc80" <= max(word, default="") <= "\udcff":  # stand for bytes that Python cannot decode
             shown = os.fsencode(word).decode("ascii", "backslashreplace")
             raise UserError(f"{shown}: not {sys.getfilesystemencoding().upper()}: if it is a file, rename it")
 
 
 def _complete_stdout(stdout: typing.TextIO) -> typing.TextIO:
-    """A stdout that writes everything or fails, in UTF-8. A terminal has its own encoding, which may lack characters.
+    """Create a stdout in UTF-8 that writes everything or fails. A terminal keeps its encoding, which may lack some.
 
-    Python's own has no buffer with PYTHONUNBUFFERED, and drops without an error what did not fit into a pipe or disk.
+    Python's own stdout is unbuffered with PYTHONUNBUFFERED, and then silently drops output that does not fit.
     """
     file = io.BufferedWriter(WaitingFile(stdout.fileno(), "w", closefd=False))
     is_terminal = stdout.isatty()
@@ -312,20 +311,20 @@ def _complete_stdout(stdout: typing.TextIO) -> typing.TextIO:
 
 
 def _let_another_report(code: int) -> int:
-    """Wait before exiting: torchrun ends all processes as soon as one has ended, also the one that reports."""
+    """Wait before exiting: when one process ends, torchrun ends all, including the one that reports the error."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(_SECONDS_TO_REPORT)
     return code
 
 
 def _long_option(argument: str) -> str | None:
-    """The name in an argument that may be a long option with one dash, as OpenNMT-py accepts them."""
+    """Return the name in an argument that may be a long option with one dash, as OpenNMT-py accepts them."""
     match = re.fullmatch(r"-(\w[\w-]{2,})(=.*)?", argument, re.DOTALL)
     return match[1] if match else None
 
 
 def _is_from_file(error: click.UsageError) -> bool:
-    """Whether a value that click refuses comes from a config file."""
+    """Whether a value that click rejects comes from a config file."""
     parameter = error.param if isinstance(error, click.BadParameter) else None
     if parameter is None or parameter.name is None or error.ctx is None:
         return False
@@ -344,7 +343,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _describe_load_error(error: ImportError) -> str:
-    """The library and the reason. A page of advice, such as numpy's, is replaced by the error that it explains."""
+    """Describe the library and the reason. A page of advice, such as numpy's, is replaced by its cause."""
     first: BaseException = error
     while isinstance(cause := first.__cause__ or first.__context__, ImportError | OSError):
         first = cause
@@ -353,5 +352,5 @@ def _describe_load_error(error: ImportError) -> str:
 
 
 def _discard(stream: typing.TextIO) -> None:
-    """Discard what a stream could not write; otherwise Python tries again at exit and prints a traceback."""
+    """Discard unwritten output of a stream; otherwise Python tries again at exit and prints a traceback."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

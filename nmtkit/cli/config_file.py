@@ -26,19 +26,22 @@ _LARGEST = 1 << 20  # bytes of a config file
 
 
 def read_config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
-    """Make the values of `--config FILE` the command's defaults, so that the command line wins."""
+    """Make the values in `--config FILE` the command's defaults, so that the command line wins.
+
+    Raises UserError for malformed files and unknown options.
+    """
     if path is None:
         return
     try:
         text = read_bytes(path, _LARGEST).decode("utf-8-sig")  # some editors write a byte order mark
-        is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # TOML never starts so
+        is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # TOML never starts like this
         if path.suffix in (".yaml", ".yml"):
-            raise UserError("YAML is not read: give a TOML or JSON file")
+            raise UserError("YAML is not supported: give a TOML or JSON file")
         values = parse_json(text) if is_json else tomllib.loads(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"--config {path}: not text in UTF-8: give a TOML or JSON file") from error
+        raise UserError(f"--config {path}: not UTF-8 text: give a TOML or JSON file") from error
     except (ValueError, UserError) as error:
         raise UserError(f"--config {path}: {error}") from error
     context.meta[_IN_USE] = path
@@ -49,7 +52,7 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     for table, key, value in _options_in(values):
         if key not in known:
             if table and moved(str(context.command.name), flag(key)):
-                continue  # options.json of an older run
+                continue  # from options.json of an older run
             raise UserError(f"--config {path}: {table}{_unknown(key, context.command, known)}")
         name = str(known[key].name)
         if name in defaults:
@@ -59,15 +62,15 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
 
 
 def _known_options(command: click.Command) -> dict[str, click.Parameter]:
-    """The parameters that a config file can set, by name and by former names."""
+    """Return the parameters that a config file can set, by current and former names."""
     settable = [parameter for parameter in command.params if parameter.name not in _NOT_IN_A_FILE]
     return {name: one for one in settable for name in (str(one.name), *getattr(one, "aliases", ()))}
 
 
 def _unknown(key: str, command: click.Command, known: dict[str, click.Parameter]) -> str:
-    """A message about a key that is not an option of the command."""
+    """Create the message about a key that is not an option of the command."""
     if key.startswith("__"):  # `_options_in` has replaced the dashes
-        return f"names of options have no leading dashes in a file: write {key.lstrip('_')}"
+        return f"options have no leading dashes in a file: write {key.lstrip('_')}"
     for parameter in known.values():
         if flag(key) in parameter.secondary_opts:
             return f"write {str(parameter.name).replace('_', '-')} = false instead of {key.replace('_', '-')}"
@@ -79,15 +82,15 @@ def _unknown(key: str, command: click.Command, known: dict[str, click.Parameter]
 
 
 def config_file_in_use() -> Path | None:
-    """The `--config` file that was read, or None."""
+    """Return the `--config` file that was read, or None."""
     path: Path | None = click.get_current_context().meta.get(_IN_USE)
     return path
 
 
 def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """The options of a config file, each after words that name its table, if it is in one.
+    """Yield the options in a config file as (table, name, value), with words that describe the table, if any.
 
-    They may be in tables, as in a run's options.json; null means not given.
+    Options may be in tables, as in options.json of a run; null means not given.
     """
     for key, value in values.items():
         table, options = (f"table {quoted(key)}: ", value) if isinstance(value, dict) else ("", {key: value})
@@ -97,7 +100,7 @@ def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> Any:
-    """A value of a config file in the form that click converts and checks like the command line's."""
+    """Convert a value in a config file to a form that click checks and converts like the command line."""
     bare = getattr(parameter, "flag_value", None)
     if isinstance(value, bool) and isinstance(bare, str):  # an option whose value can be omitted
         return bare if value else str(parameter.default)

@@ -1,4 +1,4 @@
-"""nmt-export: checkpoints for other programs, and back."""
+"""nmt-export: converts checkpoints for other programs, and back."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +20,7 @@ SHORTLIST = "shortlist"
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Refuse options of other targets."""
+    """Raise UserError for options of other targets; ignore those from `--config`."""
     for owner, names in ((CTRANSLATE2, ("quantization",)), (SHORTLIST, ("dataset", "translations", "frequent"))):
         if values["to"] != owner:
             ignore_or_refuse(values, names, f"with --to {values['to']}", "to")
@@ -85,7 +85,7 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
 
 
 def _check_output(output: Path, to: str, given: Iterable[Path | None]) -> None:
-    """Refuse an output that would replace one of the `given` inputs, or a file that is not an export."""
+    """Raise UserError if the output would replace one of the `given` inputs, or a file that is not an export."""
     paths = [path for path in (*given, config_file_in_use()) if path is not None]
     inputs = [file for path in paths for file in (path, *(path.iterdir() if path.is_dir() else ()))]
     if to in (CHECKPOINT, SHORTLIST):

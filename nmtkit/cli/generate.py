@@ -1,4 +1,4 @@
-"""nmt-generate: text to translations."""
+"""nmt-generate: translates text."""
 
 from collections.abc import Iterable
 from dataclasses import fields
@@ -23,7 +23,7 @@ _SCORING = ("reference", "target_lang")
 
 
 def ignore_excluded_options(values: dict[str, Any]) -> None:
-    """Ignore options of the `--config` file that options of the command line exclude."""
+    """Ignore options in the `--config` file that are excluded by options on the command line."""
     if values["dataset"] is not None:
         ignore_from_file(values, ["input"], "dataset")
     if values["input"] is not None:
@@ -36,7 +36,7 @@ def ignore_excluded_options(values: dict[str, Any]) -> None:
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Refuse options that have no effect beside the others."""
+    """Raise UserError for options without effect; ignore those from `--config` that the command line disables."""
     if values["dataset"] is None:
         ignore_or_refuse(values, ("split", "verify"), "without a DATASET", "input")
     if not values["sacrebleu"] and not values["tokenized_bleu"]:
@@ -53,7 +53,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 
 def _refuse_search_options(values: dict[str, Any]) -> None:
-    """Refuse options that have no effect with --score."""
+    """Raise UserError for options without effect with --score; ignore those from `--config`."""
     penalty, alignment = {"length_penalty", "length_penalty_form"}, {"alignment", "alignment_layer"}
     searching = {"shortlist", *(field.name for field in fields(SearchConfig))} - penalty - alignment
     ignore_from_file(values, {*searching, "prefix", "constraints", "glossary"}, "score")
@@ -97,7 +97,7 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
 
 
 def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
-    """Refuse options that contradict the input."""
+    """Raise UserError for options that contradict the input."""
     source, evaluation = options.input, options.evaluation
     if dataset is not None and source.path is not None:
         raise UserError(f"{dataset} and --input {source.path} are mutually exclusive: use one of them")
@@ -112,7 +112,7 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
 
 
 def _check_output(options: GenerationOptions, models: int) -> None:
-    """Refuse options that contradict the output."""
+    """Raise UserError for options that contradict the output."""
     output, page = options.output, options.output.attention_html
     if output.path is not None and output.path.suffix in COMPRESSED:
         raise UserError(f"--output {output.path}: the output is not compressed: omit {output.path.suffix}")
@@ -123,15 +123,13 @@ def _check_output(options: GenerationOptions, models: int) -> None:
     if output.resume and options.evaluation.is_wanted:
         raise UserError("--resume cannot score lines of an earlier run: score the finished file with nmt-score")
     if page is not None and models > 1:
-        raise UserError("--attention-html shows one model: give one --checkpoint (nmt-average makes one of several)")
+        raise UserError("--attention-html shows one model: give one --checkpoint (nmt-average combines several)")
     if page == STANDARD_STREAM and output.path is None:
-        raise UserError(
-            "--attention-html -: stdout has the translations: write the page to a file, or use --output FILE"
-        )
+        raise UserError("--attention-html -: translations go to stdout: write the page to a file, or use --output FILE")
 
 
 def _check_files(output: OutputConfig, read: Iterable[Path | None], reads_stdin: bool) -> None:
-    """Refuse files that cannot be read, and outputs that cannot be written or would replace a file that is `read`."""
+    """Raise UserError for files that cannot be read, and outputs that cannot be written or would replace an input."""
     sources = [path for path in read if path is not None]
     page = None if output.attention_html == STANDARD_STREAM else output.attention_html
     text = [] if output.path is None else [output.path, partial_path(resolve_file(output.path))]

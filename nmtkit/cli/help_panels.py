@@ -1,4 +1,4 @@
-"""`--help` on a terminal: a panel for each group of options, by rich-click."""
+"""`--help` on a terminal, with a panel for each group of options, by rich-click."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,8 +8,8 @@ import click
 def help_in_panels(
     command: click.Command, context: click.Context, groups: Mapping[str, Sequence[click.Option]], width: int
 ) -> str:
-    """The help of a command with its options in groups, heading -> options, for a terminal of `width` columns."""
-    from rich_click import RichHelpConfiguration, RichHelpFormatter  # only a terminal waits for this import
+    """Format the help of a command, with a panel for each group of options, for a terminal of `width` columns."""
+    from rich_click import RichHelpConfiguration, RichHelpFormatter  # slow to import, so only on a terminal
     from rich_click.rich_help_rendering import get_rich_help_text
     from rich_click.rich_panel import RichOptionPanel
 

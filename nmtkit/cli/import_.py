@@ -1,4 +1,4 @@
-"""nmt-import: models of other toolkits as checkpoints."""
+"""nmt-import: converts models of other toolkits to checkpoints."""
 
 import shlex
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from nmtkit.storage.outputs import check_output_file
 
 
 def ignore_excluded_options(values: dict[str, Any]) -> None:
-    """Ignore the tokenizer of the `--config` file if the command line gives another one."""
+    """Ignore the tokenizer in the `--config` file if the command line gives one."""
     ignore_from_file(values, ["bpe_codes"], "spm_model")
     ignore_from_file(values, ["spm_model"], "bpe_codes")
 
@@ -58,7 +58,7 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
 
 
 def _shown(words: list[str], options: Mapping[str, object]) -> str:
-    """A command to copy, with options by name."""
+    """Format a command to copy, with options by name."""
     for name, value in options.items():
         words += [flag(name)] if value is True else [flag(name), str(value)]
     return shlex.join(words)

@@ -23,12 +23,12 @@ from nmtkit.errors import UserError
 from nmtkit.wording import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
-_LONGEST_METAVAR = 30  # columns: a panel on a narrow terminal would cut a longer list of choices
+_LONGEST_METAVAR = 30  # columns; a panel on a narrow terminal would cut longer lists of choices
 _EMPTY = "the {} is empty: is a shell variable unset?"
 
 
 class Text(click.types.StringParamType):
-    """Any text but the empty one, which a shell gives for a variable that is not set."""
+    """Non-empty text. Rejects empty text, which a shell passes for an unset variable."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
@@ -37,7 +37,7 @@ class Text(click.types.StringParamType):
 
 
 class PathName(click.Path):
-    """The name of a file or folder, which need not exist. Refuses an empty name, Python's current folder."""
+    """The name of a file or folder, which need not exist. Rejects an empty name, Python's current folder."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -48,10 +48,10 @@ class PathName(click.Path):
         return super().convert(value, parameter, context)
 
 
-class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argument since 8.4 only
-    """One of a few words; `_` and `-` are the same in them, as in the names of options.
+class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and later has the argument
+    """One of a few words, in which `_` and `-` are equivalent, as in option names.
 
-    `removed` maps former words to the options that replace them, `others` the words of other toolkits to ours.
+    `removed` maps former words to the options that replace them, `others` maps words of other toolkits to ours.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argum
 
 
 class ConfigOption(click.Option):
-    """A flag made from a dataclass field.
+    """An option made from a dataclass field.
 
     `heading` is its heading in `--help`; `aliases` are former names of the field, which the command line and `--config`
-    files accept and no message shows. Only files set one that is hidden.
+    files accept but no message shows. Hidden options can be set only in files.
     """
 
     def __init__(self, *args: Any, heading: str, aliases: Collection[str] = (), **kwargs: Any) -> None:
@@ -86,7 +86,7 @@ class ConfigOption(click.Option):
         self.heading, self.aliases = heading, tuple(aliases)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Accept the aliases too. They are not in `opts`, from which click makes help and error messages."""
+        """Also accept the aliases. They are not in `opts`, which click uses for help and error messages."""
         if self.hidden:
             return
         shown = self.opts
@@ -96,7 +96,7 @@ class ConfigOption(click.Option):
 
 
 def output_option(metavar: str, help: str) -> Callable[[F], F]:
-    """The required `--output` of a command that writes one result."""
+    """Add the required `--output` of a command that writes one result."""
     return click.option(
         "--output", cls=ConfigOption, heading="Result", required=True, type=PathName(), metavar=metavar, help=help
     )
@@ -105,7 +105,7 @@ def output_option(metavar: str, help: str) -> Callable[[F], F]:
 def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -> Callable[[F], F]:
     """Give a command the flags of each config class, and pass it one object per class, by keyword.
 
-    Each function of `adjust` may change the dict of all option values before the objects are made.
+    Each function in `adjust` may change the dict of all option values before the objects are created.
     """
     return options_without((), *adjust, **groups)
 
@@ -113,7 +113,7 @@ def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -
 def options_without(
     without: Collection[str], /, *adjust: Callable[[dict[str, Any]], None], **groups: type[Config]
 ) -> Callable[[F], F]:
-    """Like `options`; the fields with the names in `without` get no flag and keep their defaults."""
+    """Like `options`, except that fields named in `without` get no flag and keep their defaults."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -131,7 +131,7 @@ def options_without(
 def flags(*configs: type[Config], without: Collection[str] = ()) -> Callable[[F], F]:
     """Give a command the flags of each config class, except for the options named in `without`.
 
-    Classes that share an option share its flag, that of the first class.
+    Classes that share an option share the flag of the first class.
     """
 
     def decorate(function: F) -> F:
@@ -148,7 +148,7 @@ def flags(*configs: type[Config], without: Collection[str] = ()) -> Callable[[F]
 
 
 def given(name: str) -> bool:
-    """Whether the user set the option `name`, on the command line or in the `--config` file."""
+    """Whether the user has set the option `name`, on the command line or in the `--config` file."""
     source = click.get_current_context().get_parameter_source(name)
     return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
@@ -156,23 +156,23 @@ def given(name: str) -> bool:
 def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: str) -> None:
     """Reset the options `names` that come from the `--config` file if one of `causes` is on the command line.
 
-    The command line wins over options of the file that it excludes, or that have no effect beside it. The caller
-    checks that the causes have values that exclude `names`. Ignored options are None in `values`, and not `given`.
+    The command line wins over options in the file that it excludes or makes ineffective. The caller checks that the
+    causes have values that exclude `names`. Ignored options are None in `values`, and not `given`.
     """
     context = click.get_current_context()
     if not any(_is_from(cause, ParameterSource.COMMANDLINE) for cause in causes):
         return
     for name in names:
         if _is_from(name, ParameterSource.DEFAULT_MAP):
-            values[name] = None  # the default
+            values[name] = None  # means the default
             context.set_parameter_source(name, ParameterSource.DEFAULT)
 
 
 def refuse_idle(names: Collection[str], reason: str) -> None:
-    """Raise UserError if the user set one of the options `names`, which have no effect for the given `reason`.
+    """Raise UserError if the user has set one of the options `names`, which have no effect for the given `reason`.
 
-    Default values in a `--config` file are accepted: the options.json of a training run holds every option. So are
-    switches that turn off what is off without them.
+    Accepts default values in a `--config` file, since options.json of a training run contains all options, and switches
+    set to their default.
     """
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -181,14 +181,14 @@ def refuse_idle(names: Collection[str], reason: str) -> None:
         value = context.params[parameter.name]
         if value is False and parameter.default is False:
             continue
-        # () without values of an option with several
+        # () if an option with several values has none
         if not (_is_from(parameter.name, ParameterSource.DEFAULT_MAP) and value in (parameter.default, ())):
             spellings = parameter.secondary_opts if value is False else parameter.opts
             raise UserError(f"{spellings[-1]} has no effect {reason}")
 
 
 def ignore_or_refuse(values: dict[str, Any], names: Collection[str], reason: str, *causes: str) -> None:
-    """Ignore the options `names` as `ignore_from_file` does; refuse those that are left as `refuse_idle` does."""
+    """Ignore idle options `names` from `--config`, see `ignore_from_file`; reject the others, see `refuse_idle`."""
     ignore_from_file(values, names, *causes)
     refuse_idle(names, reason)
 
@@ -204,7 +204,7 @@ def _build(config: type[Config], values: dict[str, Any]) -> Config:
 
 
 def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable[[F], F]:
-    """The click option of a dataclass field. The config class checks its range."""
+    """Create the click option of a dataclass field, whose range the config class checks."""
     kind, optional, multiple = _kind(typing.get_type_hints(config)[field.name])
     spelling = flag(field.name)
     if kind is bool:
@@ -224,7 +224,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         aliases=field.metadata["aliases"],
         hidden=field.metadata["file_only"],
         type=_converter(kind, field.metadata),
-        # None stands for the field's default, see `_build`: click would convert "", and the conversion refuses it.
+        # None means the field's default, see `_build`. click would convert "", which the converter rejects.
         default=None if multiple or field.default == "" else field.default,
         multiple=multiple and not count,
         nargs=count or 1,
@@ -236,7 +236,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
 
 
 def _converter(kind: type, metadata: Mapping[str, Any]) -> Any:
-    """The click type that converts the text of an option."""
+    """Choose the click type that converts the text of an option."""
     if metadata["choices"]:
         return Choice(metadata["choices"], metadata["removed"])
     if metadata["words"]:
@@ -247,7 +247,7 @@ def _converter(kind: type, metadata: Mapping[str, Any]) -> Any:
 
 
 def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]:
-    """A converter of numbers and of words that stand for numbers."""
+    """Create a converter for numbers and for words that mean numbers."""
 
     def convert(value: Any) -> Any:
         try:
@@ -259,7 +259,7 @@ def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]
 
 
 def _kind(annotation: Any) -> tuple[Any, bool, bool]:
-    """The type of one value, whether it may be None, and whether the option may be given several times."""
+    """Return the type of one value, whether it may be None, and whether the option may be repeated."""
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is tuple:
         return arguments[0], False, True

@@ -1,14 +1,13 @@
-"""Options of other toolkits and of earlier releases, and their equivalents: for messages, and for the tables in docs/.
+"""Options of other toolkits and of earlier releases, with their equivalents: for messages and the tables in docs/.
 
-`OPTIONS` and `ARCHITECTURES` are the only places of these facts. An answer begins with "use", "not needed" or
-"not supported" and quotes options as in Markdown. docs/from-fairseq.md and docs/from-other-toolkits.md show the result
-of `table`.
+Only `OPTIONS` and `ARCHITECTURES` contain these facts. An answer begins with "use", "not needed" or "not supported",
+and quotes options as in Markdown. docs/from-fairseq.md and docs/from-other-toolkits.md show the result of `table`.
 """
 
 FAIRSEQ = "fairseq"
 OTHERS = "Marian, OpenNMT-py, Sockeye"
 
-# command -> toolkits -> options, separated by blanks -> answer
+# command -> toolkits -> options, separated by spaces -> answer
 OPTIONS: dict[str, dict[str, dict[str, str]]] = {
     "nmt-preprocess": {
         FAIRSEQ: {
@@ -71,7 +70,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--eval-bleu-args": "use `--valid-beam`",
             "--eval-bleu-detok --eval-bleu-remove-bpe --remove-bpe": "not needed: BLEU is computed on plain text",
             "--restore-file": "not needed: the same command resumes from its own `--save-dir`; `--init-from` starts "
-            "another run from given weights",
+            "a new run from given weights",
             "--finetune-from-model": "use `--init-from`",
             "--reset-lr-scheduler": "use `--init-from` with another `--save-dir`",
             "--reset-dataloader --reset-meters": "use `--reset-progress`",
@@ -251,7 +250,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
     },
 }
 
-# fairseq's architectures, and those of nmtkit with its options
+# fairseq's architecture -> nmtkit's, with options
 ARCHITECTURES = {
     "transformer_wmt_en_de": "transformer_base",
     "transformer_wmt_en_de_big": "transformer_big",
@@ -263,10 +262,10 @@ ARCHITECTURES = {
 }
 
 _IN_FILES = "was removed from the command line: set it in a --config file, as options.json of a run does"
-_TO_NEW_RUN = "was removed: start a new run with --init-from CHECKPOINT and another --save-dir"
+_TO_NEW_RUN = "was removed: start a new run with --init-from CHECKPOINT and a different --save-dir"
 _TO_SERVE = "moved to nmt-serve: use nmt-serve --checkpoint … --port 8080"
 
-# command -> options that it no longer has, as above -> the rest of the message; an entry stays for one release
+# command -> removed options, as above -> the rest of the message; entries stay for one release
 _MOVED: dict[str, dict[str, str]] = {
     "nmt-generate": {
         "--serve": _TO_SERVE,
@@ -301,13 +300,13 @@ _MOVED: dict[str, dict[str, str]] = {
 
 
 def answer(command: str, option: str) -> str | None:
-    """The equivalent of another toolkit's option in a command, without Markdown; None for an unknown option."""
+    """Return a command's equivalent of a foreign option, without Markdown; None for an unknown option."""
     found = (_find(rows, option) for rows in OPTIONS.get(command, {}).values())
     return next((text.replace("`", "") for text in found if text), None)
 
 
 def moved(command: str, option: str) -> str | None:
-    """One line about an option that a command no longer has; None for any other option."""
+    """Return a line about an option that was removed from a command; None for any other option."""
     instead = _find(_MOVED.get(command, {}), option)
     return instead and f"{option.replace('_', '-')} {instead}"
 
@@ -317,7 +316,7 @@ def _find(rows: dict[str, str], option: str) -> str | None:
 
 
 def table(command: str, toolkits: str) -> str:
-    """The options of some toolkits and their equivalents in a command, as a Markdown table."""
+    """Format the options of some toolkits and their equivalents in a command as a Markdown table."""
     lines = [f"| {toolkits} | {command} |", "|---|---|"]
     for options, found in OPTIONS[command][toolkits].items():
         quoted = ", ".join(f"`{option}`" for option in options.split())

@@ -1,4 +1,4 @@
-"""nmt-preprocess: raw text to a dataset."""
+"""nmt-preprocess: converts raw text to a dataset."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,14 @@ from nmtkit.text.tokenizer import SPACE
 if TYPE_CHECKING:
     from nmtkit.checkpoint import Checkpoint
 
-LEARNING = (  # for SentencePiece
+LEARNING = (  # options for learning a SentencePiece model
     *("model_type", "character_coverage", "byte_fallback", "normalization", "keep_invisible", "split_digits"),
     *("spm_sample", "seed"),
 )
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Refuse options that have no effect beside the others."""
+    """Raise UserError for options without effect; ignore those from `--config` that the command line disables."""
     ignore_from_file(values, ["spm_model"], "vocab_from")
     ignore_from_file(values, ["vocab_from"], "spm_model")
     for source in ("spm_model", "vocab_from"):
@@ -45,9 +45,9 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 
 def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":
-    """Open --vocab-from if it is a checkpoint. Datasets need no torch.
+    """Open --vocab-from if it is a checkpoint; None for a dataset, which needs no torch.
 
-    Raises UserError if it does not exist, or is a folder that is no dataset.
+    Raises UserError if it does not exist, or is a folder but not a dataset.
     """
     from nmtkit.data.description import DESCRIPTION
 

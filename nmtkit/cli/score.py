@@ -1,4 +1,4 @@
-"""nmt-score: the scores of translations."""
+"""nmt-score: scores translations."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from nmtkit.text.input_stream import STANDARD_STREAM
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Refuse options that have no effect beside the others."""
+    """Raise UserError for options without effect; ignore those from `--config` that the command line disables."""
     if values["paired_bs"]:
         ignore_or_refuse(values, ["confidence"], "with --paired-bs, which always prints the intervals", "paired_bs")
 

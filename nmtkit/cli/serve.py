@@ -1,4 +1,4 @@
-"""nmt-serve: translations over HTTP."""
+"""nmt-serve: translates over HTTP."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The commands, their modules, and their entry points."""
+"""The commands, their modules and entry points."""
 
 import sys
 from functools import partial
@@ -15,7 +15,7 @@ COMMANDS = ("preprocess", "train", "average", "generate", "score", "serve", "imp
 
 
 def module_of(name: str) -> str:
-    """The module of the command nmt-`name`: it has that name in nmtkit.cli, with `_` after a keyword of Python."""
+    """Return the module of the command nmt-`name`: nmtkit.cli.`name`, with `_` after a Python keyword."""
     return f"nmtkit.cli.{name}{'_' * iskeyword(name)}"
 
 

@@ -1,4 +1,4 @@
-"""nmt-train: dataset to checkpoints."""
+"""nmt-train: trains a model on datasets."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -28,15 +28,15 @@ from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.presets import PRESETS
 from nmtkit.training.config import CheckpointConfig, TrainingOptions
 
-# The classes of the options of all architectures.
+# The option classes of all architectures.
 MODEL_CONFIGS = tuple(dict.fromkeys(preset.config for preset in PRESETS.values()))
 LORA = tuple(field.name for field in fields(LoraConfig) if field.name != "lora_rank")
 
 
 def choose_model(values: dict[str, Any]) -> None:
-    """Replace the options of models by the `model` of --arch, and apply the preset to what the user has not given.
+    """Replace the options of models by the `model` of --arch, and apply its preset to options that were not given.
 
-    With --init-from and without --arch, options that the user has not given are those of that model.
+    With --init-from and without --arch, these options come from that model instead.
     """
     arch = values.pop("arch")
     names = {field.name for config in MODEL_CONFIGS for field in fields(config)}
@@ -58,12 +58,12 @@ def choose_model(values: dict[str, Any]) -> None:
 
 
 def _with_given(model: ModelConfig, values: dict[str, Any], names: set[str]) -> ModelConfig:
-    """The options of a model with those `values` of the options `names` that the user has given."""
+    """Override a model's options `names` by the `values` that the user has given."""
     return replace(model, **{name: values[name] for name in names if given(name)})
 
 
 def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
-    """The options of the model of --init-from, or of the run in the save folder, which may outlive that file."""
+    """Read the model's options from the run in the save folder, or from --init-from, which may be gone."""
     from nmtkit.checkpoint import read_model_config
     from nmtkit.training.save_dir import SaveDir
 
@@ -72,12 +72,12 @@ def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Refuse options without effect: a mistake that would waste a long run."""
+    """Raise UserError for options without effect: such a mistake would waste a long run."""
     ignore_from_file(values, ["mix"], "mix_temperature")
     ignore_from_file(values, ["mix_temperature"], "mix")
-    schedule, cause = values["lr_schedule"], "lr_schedule" if given("lr_schedule") else "arch"  # a preset can set it
+    schedule, cause = values["lr_schedule"], "lr_schedule" if given("lr_schedule") else "arch"  # a preset may set it
     if schedule == "paper":
-        ignore_or_refuse(values, ["lr"], "with --lr-schedule paper: use --lr-scale, or another schedule", cause)
+        ignore_or_refuse(values, ["lr"], "with --lr-schedule paper: use --lr-scale, or a different schedule", cause)
     else:
         ignore_or_refuse(values, ["lr_scale"], f"with --lr-schedule {schedule}: use --lr", cause)
     if len(values["dataset"]) == 1:
@@ -127,7 +127,7 @@ def main(dataset: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     same weights as a run without interruption. Sections (§) are those of "Attention Is All You Need".
     """
     configure(log, is_main=place_of_process().rank == 0)
-    from nmtkit.training.trainer import train  # imports torch, which --help does not wait for
+    from nmtkit.training.trainer import train  # imports torch, which --help does not need
 
     first, *others = dataset
     train(first, TrainingOptions(**groups), others)

@@ -36,7 +36,7 @@ _DRAWING = ("top_k", "top_p", "temperature", "seed")
 
 
 def refuse_idle_search_options(values: dict[str, Any]) -> None:
-    """Raise UserError if the user set options that this kind of search does not use or support."""
+    """Raise UserError for options that this kind of search does not use or support."""
     if _has_groups(values):
         ignore_from_file(values, ("sampling", *_DRAWING), "diverse_groups")
     if values["sampling"]:

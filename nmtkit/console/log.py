@@ -1,4 +1,4 @@
-"""Logging and progress of the commands. All of it goes to stderr: stdout is for results."""
+"""Logging and progress of the commands, always on stderr: stdout is for results."""
 
 import contextlib
 import json
@@ -20,8 +20,8 @@ from nmtkit.wording import escaped, escaped_json, format_value, shortened
 logger = logging.getLogger("nmtkit")
 
 SECONDS_BETWEEN_LINES = 10.0
-_SECONDS_BETWEEN_REFRESHES = 0.5  # of a line that counts seconds
-_MANY = 10_000  # units of a total that a bar shortens: 16.0k
+_SECONDS_BETWEEN_REFRESHES = 0.5  # for a line that counts seconds
+_MANY = 10_000  # totals from here on are shortened in a bar: 16.0k
 _BAR_WITH_NOTES = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
@@ -40,26 +40,26 @@ class LogConfig(Config):
 def write_line(line: str) -> None:
     """Write one line to stderr, above any progress bar, with control characters escaped.
 
-    All output on stderr goes through this module. So no file name, language, piece or option value can control a
+    All output on stderr goes through this module, so no file name, language, piece or option value can control a
     terminal or forge a line of output.
     """
     _write(escaped(line))
 
 
 def write_error(name: str, message: str) -> None:
-    """Write in one line why the command `name` fails."""
+    """Write the error message of the command `name` in one line."""
     message = shortened(message)
     _write(terminal.styled_error(name, message) if styled() else escaped(f"{name}: {message}"))
 
 
 def write_table(table: terminal.Table) -> None:
-    """Show a table on a terminal with styles. Elsewhere and with --quiet, nothing: log lines have its numbers."""
+    """Show a table on a styled terminal. Otherwise, and with --quiet, do nothing: log lines contain its numbers."""
     if styled() and logger.isEnabledFor(logging.INFO):
         _write(terminal.styled_table(table, terminal.width(sys.stderr)))
 
 
 def write_result(table: terminal.Table, lines: Sequence[str]) -> None:
-    """Write a result, also with --quiet: lines, on a terminal with styles below a table."""
+    """Write a result, also with --quiet: lines, below a table on a styled terminal."""
     if styled():
         _write(terminal.styled_table(table, terminal.width(sys.stderr)))
     for line in lines:
@@ -72,7 +72,7 @@ def write_traceback(error: BaseException) -> None:
 
 
 def _write(text: str) -> None:
-    """Write text without control characters, or with those of `terminal`, above any progress bar."""
+    """Write text above any progress bar. It has no control characters, except styles from `terminal`."""
     if "tqdm" in sys.modules:  # otherwise there is no progress bar
         sys.modules["tqdm"].tqdm.write(text, file=_stderr)
     else:
@@ -81,7 +81,7 @@ def _write(text: str) -> None:
 
 
 class LostReader(Exception):  # noqa: N818 (not an error)
-    """stderr has no reader any more. No OSError, which the code that writes a file takes for an error of the file."""
+    """stderr has lost its reader. Not an OSError, which code that writes a file would take for an error of the file."""
 
 
 _on_broken_pipe: Callable[[], None] | None = None
@@ -99,9 +99,9 @@ def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
 
 
 class _Stderr:
-    """stderr. An error of it ends no call: one that passes through tqdm keeps its lock, and stops all other threads.
+    """A wrapper of stderr that hides errors. An error inside tqdm would leave its lock held, and block all threads.
 
-    `check_reader` raises LostReader later. A full disk or a closed terminal must not end a long run.
+    A full disk or a closed terminal must not end a long run. For a lost reader, `check_reader` raises LostReader later.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class _Handler(logging.Handler):
 
 
 def configure(config: LogConfig, is_main: bool = True) -> None:
-    """Configure the logging of a command. Processes other than the main one log only errors."""
+    """Configure the logging of a command. Only the main process logs anything but errors."""
     global _style, _config
     _config = config
     _style = config.log_format
@@ -205,7 +205,7 @@ def configure(config: LogConfig, is_main: bool = True) -> None:
 
 
 def finite_or_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace NaN and infinities by None, since JSON has no such numbers."""
+    """Replace NaN and infinities by None, which JSON can represent."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }
@@ -216,17 +216,17 @@ def to_json(values: Mapping[str, Any]) -> str:
     return escaped_json(json.dumps(finite_or_none(values), ensure_ascii=False))
 
 
-_style = "off"  # an unconfigured library is silent
+_style = "off"  # used as a library, nmtkit is silent
 _config: LogConfig | None = None
 
 
 def config() -> LogConfig | None:
-    """The active configuration, to pass on to worker processes; None before `configure`."""
+    """Return the active configuration, to pass it to worker processes; None before `configure`."""
     return _config
 
 
 def styled() -> bool:
-    """Whether messages are styled: on a terminal that can show it, unless --log-format says otherwise."""
+    """Whether messages are styled: on a terminal that supports it, unless --log-format disables it."""
     wanted = _config is None or _config.log_format in ("auto", "bar")
     return wanted and terminal.is_styled(sys.stderr)
 
@@ -234,7 +234,7 @@ def styled() -> bool:
 def report(event: str, values: Mapping[str, Any], table: str = "", next: str = "") -> None:
     """Log an event with its values: `update 100 | loss 4.32 | …`, or a JSON object with `--log-format json`.
 
-    With the title of a `table`, a terminal shows the values as a table, above the command to run `next`.
+    If `table` is a title, a terminal shows the values as a table, above the command to run `next`.
     """
     event_values = {"event": event, **values}
     present = _present(event_values)
@@ -244,26 +244,26 @@ def report(event: str, values: Mapping[str, Any], table: str = "", next: str = "
 
 
 def _present(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of an event that are not None."""
+    """Select the values of an event that are not None."""
     return {key: value for key, value in event.items() if value is not None and key != "event"}
 
 
 class Report:
-    """Rows of a label and a text: log lines `label: text`, or on a terminal a table, shown when it is complete."""
+    """Rows with a label and a text: log lines `label: text`, or a table on a terminal, shown when it is complete."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self._rows: list[tuple[str, str]] = []
 
     def add(self, label: str, text: str, plain: bool = True) -> None:
-        """Add a row; with `plain=False` for the table only."""
+        """Add a row; with `plain=False`, only to the table."""
         if styled():
             self._rows.append((label, text))
         elif plain:
             logger.info("%s: %s", label, text)
 
     def show(self, next: str = "") -> None:
-        """Show the rows that are not shown yet; `next` is the command to run next."""
+        """Show the rows not shown yet; `next` is the command to run next."""
         if self._rows:
             write_table(terminal.Table(self.title, self._rows, next=next))
         self._rows = []
@@ -271,7 +271,7 @@ class Report:
 
 @contextlib.contextmanager
 def working(title: str) -> Iterator[None]:
-    """Show the title of work of unknown length, and the time since it began, on a terminal."""
+    """Show the title and the elapsed time of work of unknown length, on a terminal."""
     if not _shows_steps():
         yield
         return
@@ -294,19 +294,19 @@ def working(title: str) -> Iterator[None]:
 
 
 def _shows_steps() -> bool:
-    """Whether the steps of longer work are shown below its bar: on a terminal that can move the cursor."""
+    """Whether steps of longer work are shown below its bar: only on a terminal that can move the cursor."""
     return _style == "bar" and terminal.moves_cursor(sys.stderr)
 
 
 def _bar(title: str, **settings: Any) -> Any:
-    """A bar by tqdm on stderr. Callers check the reader after each use."""
-    from tqdm import tqdm  # deferred to keep start-up fast
+    """Create a tqdm bar on stderr. Callers check the reader after each use."""
+    from tqdm import tqdm  # imported late to keep start-up fast
 
     return tqdm(desc=escaped(title), file=_stderr, dynamic_ncols=True, **settings)
 
 
 class Progress:
-    """Shows the progress of long work: a bar on a terminal, otherwise a line every few seconds.
+    """Shows the progress of long work: a bar on a terminal, else a line every few seconds.
 
     with Progress("encoding", total=lines, unit="lines") as progress:
         progress.advance(1000)
@@ -324,8 +324,8 @@ class Progress:
     ) -> None:
         """Start at `done` of `total` units.
 
-        With `lines=False` only a bar is shown, for callers that log lines. The bar of a part `within` longer work
-        disappears when it is done. With `notes`, the caller's notes replace the bar's own speed and time left.
+        With `lines=False`, only a bar is shown, for callers that log their own lines. The bar of a part `within` longer
+        work disappears when it is done. With `notes`, notes of the caller replace speed and time left.
         """
         self.lines = lines
         self.title, self.total, self.unit, self.done = title, total, unit, done
@@ -352,7 +352,7 @@ class Progress:
             _stderr.check_reader()
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """Count `count` more units as done, and show `note` beside the bar."""
+        """Count `count` more units as done, and show `note` next to the bar."""
         self.done += count
         if self._bar is not None:
             if note:

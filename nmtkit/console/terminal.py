@@ -1,7 +1,7 @@
-"""Styled output on a terminal: colour, aligned numbers and tables, rendered by rich.
+"""Styled output on a terminal: colors, aligned numbers and tables, rendered by rich.
 
-Callers check `is_styled` first. The functions return text whose only escape sequences are for colour: text from outside
-is never read as markup, and its control characters are escaped.
+Callers check `is_styled` first. The functions return text whose only escape sequences are colors: input text is never
+parsed as markup, and its control characters are escaped.
 """
 
 import io
@@ -15,17 +15,17 @@ from nmtkit.wording import escaped, format_value
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# rich is slow to import and not needed in a pipe, so only the functions that use it import it.
+# rich is slow to import and not needed in a pipe, so it is imported only in functions that use it.
 
 NARROWEST = 60  # columns; on narrower terminals, text is plain
-_DEFAULT_WIDTH = 80  # columns of a terminal of unknown width
+_DEFAULT_WIDTH = 80  # columns if the width is unknown
 _VALUE_WIDTH = 9  # columns of a number in a log line
-_INDENT = 9  # of continued log lines, below the event
+_INDENT = 9  # of continuation lines in the log, below the event
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of at least one row; without `columns`, the first cell of a row is its label.
+    """A table with at least one row; without `columns`, the first cell of a row is its label.
 
     Numbers are aligned to the right. `next` is the command to run next, shown below the table.
     """
@@ -37,27 +37,27 @@ class Table:
 
 
 def is_styled(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal for styled text: `moves_cursor`, and NO_COLOR is not set."""
+    """Whether a stream is a terminal for styled text: `moves_cursor` is true, and NO_COLOR is not set."""
     return not os.environ.get("NO_COLOR") and moves_cursor(stream)
 
 
 def moves_cursor(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal that can show several bars: wide enough, and TERM is not dumb."""
+    """Whether a stream is a terminal that can show several bars: it is wide enough, and TERM is not dumb."""
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
         return False
     return stream is not None and stream.isatty() and width(stream) >= NARROWEST
 
 
 def width(stream: TextIO) -> int:
-    """The columns of the terminal that a stream writes to."""
+    """Return the width in columns of the terminal that a stream writes to."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_WIDTH
-    except (OSError, ValueError):  # not a terminal of the operating system
+    except (OSError, ValueError):  # not an actual terminal
         return _DEFAULT_WIDTH
 
 
 def styled_message(clock: str, level: str, message: str) -> str:
-    """A log line with its time; `level` is empty, or the name of a level from warning up."""
+    """Format a log line with its time; `level` is empty, or names a level from warning up."""
     from rich.text import Text
 
     colour = "yellow" if level == "warning" else "bold red"
@@ -66,7 +66,7 @@ def styled_message(clock: str, level: str, message: str) -> str:
 
 
 def styled_event(clock: str, event: str, values: Mapping[str, object], columns: int) -> str:
-    """A log line of numbers, aligned with the lines before it; a long one is wrapped."""
+    """Format a log line of numbers, aligned with earlier lines, and wrapped if it is long."""
     from rich.text import Text
 
     line = Text.assemble((f"{clock} ", "dim"), (f"{escaped(event)} ", "bold cyan"))
@@ -80,14 +80,14 @@ def styled_event(clock: str, event: str, values: Mapping[str, object], columns: 
 
 
 def styled_error(name: str, message: str) -> str:
-    """The line that says why the command `name` fails."""
+    """Format the error message of the command `name`."""
     from rich.text import Text
 
     return _render(Text.assemble((f"{escaped(name)}: ", "bold red"), escaped(message)), None)
 
 
 def styled_table(table: Table, columns: int) -> str:
-    """The table and, below it, the command to run next, on a terminal of `columns` columns."""
+    """Format a table, with the command to run next below it, for a terminal of `columns` columns."""
     from rich.box import ROUNDED
     from rich.console import Group
     from rich.table import Table as Grid
@@ -108,7 +108,7 @@ def styled_table(table: Table, columns: int) -> str:
 
 
 def _render(content: "RenderableType", columns: int | None) -> str:
-    """The content with escape sequences. Without `columns` it is not wrapped, so a copied line stays one line."""
+    """Render content with escape sequences. Without `columns` it is not wrapped, so a copied line stays one line."""
     from rich.console import Console
 
     output = io.StringIO()

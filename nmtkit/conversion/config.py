@@ -43,7 +43,7 @@ class ExportConfig(Config):
 
 @dataclass(frozen=True)
 class ImportConfig(Config):
-    """What a model of another toolkit does not contain itself."""
+    """Options for what an imported model does not contain itself."""
 
     heading: ClassVar[str] = "Source"
 
@@ -69,16 +69,16 @@ class ImportConfig(Config):
     )
 
     def paths(self) -> tuple[Path, ...]:
-        """All files that are given."""
+        """All given files."""
         return (*self.dict, *filter(None, [self.bpe_codes]), *self.spm_model)
 
     def languages(self, source: object = None, target: object = None) -> tuple[str, str]:
-        """The languages that are given, else those that the model names. Raises UserError for missing or equal ones."""
+        """Return the given languages, else the model's. Raises UserError if they are missing, malformed or equal."""
         source, target = self.source_lang or source, self.target_lang or target
         for language in (source, target):
             if language is not None and not is_language(language):
                 shown = quoted(language)
-                raise UserError(f"{shown} is not the name of a language: give --source-lang and --target-lang")
+                raise UserError(f"{shown} is not a language: give --source-lang and --target-lang")
         if not isinstance(source, str) or not isinstance(target, str):
             raise UserError("the languages are unknown: give --source-lang and --target-lang")
         if not is_direction(source, target):

@@ -17,14 +17,14 @@ from nmtkit.model.positions import LearnedPositions
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import NEVER_OUTPUT, SPECIALS
 
-MAX_POSITIONS = 4096  # of the exported sinusoids: CTranslate2 would order sines and cosines differently
+MAX_POSITIONS = 4096  # exported sinusoids, since CTranslate2 orders sines and cosines differently
 _KNOWN: Known = {
     **SIZES_AND_DROPOUT,
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal", "learned", "fairseq")},
     **{"norm": ("post", "pre"), "share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
     "attention_window": (None,),
 }
-_MASK = -1e4  # bias of ids that are never output: their probability is 0 in all number formats, fp16 included
+_MASK = -1e4  # bias of ids that are never output: gives probability 0 in all number formats, including fp16
 
 
 def to_ctranslate2(
@@ -37,9 +37,9 @@ def to_ctranslate2(
 ) -> None:
     """Write a checkpoint as a CTranslate2 model, atomically.
 
-    The tokenizers are written beside it, since CTranslate2 translates pieces, not text. `weights` is as in
+    The folder also contains the tokenizers, since CTranslate2 translates pieces, not text. `weights` is as in
     `WeightsConfig`; `quantization` is one of `QUANTIZATIONS`, or None for float32. Raises UserError if the package
-    ctranslate2 is missing, the folder exists, or CTranslate2 does not support the model.
+    ctranslate2 is missing, if the folder exists, or if CTranslate2 does not support the model.
     """
     try:
         from ctranslate2.specs import TransformerSpec
@@ -85,12 +85,12 @@ def _fill_transformer(spec: Any, model: Transformer) -> None:
 
 
 def _position_table(positions: nn.Module) -> Tensor:
-    """The encodings (positions, D) of all learned positions, or of the first `MAX_POSITIONS`."""
+    """Return the encodings (positions, D) of all learned positions, or of the first `MAX_POSITIONS` sinusoids."""
     return positions.table if isinstance(positions, LearnedPositions) else cast(Tensor, positions(0, MAX_POSITIONS))
 
 
 def _projection_bias(model: Transformer) -> NDArray[np.float32]:
-    """The bias of the logits (W,), which also takes the ids of `NEVER_OUTPUT` out of the softmax."""
+    """Return the bias of the logits (W,), which also excludes the ids of `NEVER_OUTPUT` from the softmax."""
     matrix, bias = model.output_matrix, model.output_bias
     masked: NDArray[np.float32] = _array(matrix.new_zeros(len(matrix)) if bias is None else bias).copy()
     masked[list(NEVER_OUTPUT)] = _MASK

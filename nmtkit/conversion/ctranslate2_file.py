@@ -1,4 +1,4 @@
-"""Reads `model.bin`, the file format of CTranslate2 since its release 3.0, without that package.
+"""Reads `model.bin`, the file format of CTranslate2 since release 3.0, without that package.
 
 All numbers are in the byte order of the machine that wrote the file, in practice little-endian.
 """
@@ -17,19 +17,19 @@ from nmtkit.storage.files import map_file
 from nmtkit.wording import quoted
 
 _BINARY_VERSION = 6
-_DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)  # by their numbers
+_DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)  # by number
 
 
 class Spec(NamedTuple):
     """The content of a `model.bin`."""
 
-    name: str  #: of the model specification, as in "TransformerSpec"
-    revision: int  #: of that specification
+    name: str  #: model specification, such as "TransformerSpec"
+    revision: int  #: revision of the specification
     variables: dict[str, Tensor]  #: weights, and attributes as tensors without dimensions
 
 
 class _Reader:
-    """Reads values one after the other. Raises struct.error and ValueError beyond the end."""
+    """Reads consecutive values. Raises struct.error and ValueError at the end."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content, self._position = content, 0
@@ -60,9 +60,9 @@ class _Reader:
 
 
 def read_model(path: Path) -> Spec:
-    """Read a `model.bin`; an alias becomes another name of its tensor. Call it inside `as_user_errors`.
+    """Read a `model.bin`; an alias becomes a second name of its tensor. Call it inside `as_user_errors`.
 
-    Raises UserError for another format, and for a truncated or damaged file.
+    Raises UserError if the format is unknown, or if the file is truncated or damaged.
     """
     with path.open("rb") as file, map_file(file) as content:
         reader = _Reader(content)

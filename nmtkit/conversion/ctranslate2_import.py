@@ -1,4 +1,4 @@
-"""Import of models of CTranslate2, from nmtkit or other toolkits: the inverse of `nmtkit.conversion.ctranslate2`."""
+"""Import of CTranslate2 models, which nmtkit or other toolkits have exported."""
 
 import math
 import re
@@ -29,7 +29,7 @@ from nmtkit.wording import quoted
 
 MODEL_FILE = "model.bin"
 _SPEC, _REVISION = "TransformerSpec", 7
-_EPSILON = 1e-5  # of layer norms
+_EPSILON = 1e-5  # in layer norms
 _ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
 _OTHER_ACTIVATIONS: Mapping[float, str] = {
     1: "gelu approximated by tanh",
@@ -37,7 +37,7 @@ _OTHER_ACTIVATIONS: Mapping[float, str] = {
     5: "tanh",
     6: "sigmoid",
 }
-_PAD_NAMES = ("<pad>", "<blank>")  # the second is a piece like others where there is the first
+_PAD_NAMES = ("<pad>", "<blank>")  # if both exist, the second is an ordinary piece
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
 _ENCODER_LAYER: Parts = {
     "self_attention.qkv": ("self_attention.linear_0",),
@@ -55,9 +55,9 @@ _DECODER_LAYER: Parts = {
     "around_cross_attention.norm": ("attention.layer_norm",),
 }
 _LINEAR = re.compile(r".+\.linear_\d\.weight")  # its bias is optional
-_WITHOUT_EFFECT = re.compile(r"decoder\.alignment_(layer|heads)|encoder\.embeddings_merge")  # with one embedding
-_COMPUTED_POSITIONS = 1024  # of the learned positions that replace CTranslate2's own
-_TOLERANCE = 2.5e-3  # of a table of sinusoids: rounding to bfloat16, in float32 the rounding of large angles
+_WITHOUT_EFFECT = re.compile(r"decoder\.alignment_(layer|heads)|encoder\.embeddings_merge")  # for one embedding
+_COMPUTED_POSITIONS = 1024  # number of learned positions that replace CTranslate2's sinusoids
+_TOLERANCE = 2.5e-3  # for sinusoids: rounding to bfloat16, or of large angles in float32
 _SOURCE, _OLD_SOURCE = "encoder.embeddings_0.weight", "encoder.embeddings.weight"
 _TARGET, _OUTPUT, _BIAS = "decoder.embeddings.weight", "decoder.projection.weight", "decoder.projection.bias"
 _POSITIONS = tuple(f"{stack}.position_encodings.encodings" for stack in ("encoder", "decoder"))
@@ -66,14 +66,14 @@ _INNER = "encoder.layer_0.ffn.linear_0.weight"
 
 
 def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
-    """Read a folder of CTranslate2, whose weights in int8 and int16 become float32.
+    """Read the folder of a CTranslate2 model. Weights in int8 and int16 become float32.
 
-    The format has neither languages nor tokenizers: `options` give them; SentencePiece models under usual names in the
-    folder are found. Without any, the model translates segmented text. Raises UserError if a file is missing or
-    damaged, or for what nmtkit's Transformer lacks, by name.
+    The format has neither languages nor tokenizers. `options` provide them; SentencePiece models with usual names are
+    found in the folder. Without any, the model translates segmented text. Raises UserError if a file is missing or
+    damaged, or, naming it, for a feature that nmtkit's Transformer lacks.
     """
     languages = options.languages()
-    with as_user_errors(folder, "a model of CTranslate2"):
+    with as_user_errors(folder, "a CTranslate2 model"):
         spec = read_model(folder / MODEL_FILE)
         if (spec.name, spec.revision) != (_SPEC, _REVISION):
             raise UserError(
@@ -93,9 +93,9 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
 
 
 def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
-    """Raise UserError for settings that nmtkit lacks, or that do not fit the vocabularies.
+    """Raise UserError for settings that nmtkit does not support, or that do not fit the vocabularies.
 
-    Without `has_start`, no piece begins the output, so `decoder_start_token` does not matter.
+    Without `has_start`, no piece begins the output, so `decoder_start_token` has no effect.
     """
     if settings.get("add_source_bos"):
         raise UserError("config.json: add_source_bos is set, which is not supported")
@@ -126,7 +126,7 @@ def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str
 
 
 def _read_pieces(folder: Path, side: str) -> list[str]:
-    """The vocabulary of a side by CTranslate2's ids, from the first file that exists, as CTranslate2 does."""
+    """Read the pieces of a side by CTranslate2's ids, from the first file that exists, as CTranslate2 does."""
     for name in ("shared_vocabulary", f"{side}_vocabulary"):
         for path in (folder / f"{name}.json", folder / f"{name}.txt"):
             if not path.exists():
@@ -141,7 +141,7 @@ def _read_pieces(folder: Path, side: str) -> list[str]:
 
 
 def _own_ids(pieces: list[str], settings: Mapping[str, Any]) -> tuple[Vocabulary, list[int | None]]:
-    """The vocabulary as nmtkit's, and the id there of each of its pieces; the decoder's start token is BOS here."""
+    """Convert pieces to a `Vocabulary`, with each one's CTranslate2 id. The decoder's start token becomes BOS."""
     ids = {piece: number for number, piece in enumerate(pieces)}
     unk, start, eos = (settings[name] for name in ("unk_token", "decoder_start_token", "eos_token"))
     pad = next((name for name in _PAD_NAMES if name in ids), None)
@@ -156,7 +156,7 @@ def _tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     source, target = vocabularies
     paths = options.spm_model or _sentencepiece_files(folder, languages)
-    if len(paths) == 1 and source is target:  # the model may be the vocabulary, as in nmtkit's own exports
+    if len(paths) == 1 and source is target:  # the model may define the vocabulary, as in nmtkit's own exports
         with as_user_errors(paths[0], "a SentencePiece model"):
             own = SentencePieceTokenizer(read_part(paths[0]))
         if own.vocab == source:
@@ -174,7 +174,7 @@ def _tokenizers(
 
 
 def _sentencepiece_files(folder: Path, languages: tuple[str, str]) -> tuple[Path, ...]:
-    """The SentencePiece models under usual names in a folder: one for both sides, one each, or none."""
+    """Find SentencePiece models with usual names in a folder: one for both sides, one each, or none."""
     by_side = tuple(f"spm.{side}.model" for side in side_names(languages))
     for names in (*_SPM_FILES, by_side):
         paths = tuple(folder / name for name in names)
@@ -186,7 +186,7 @@ def _sentencepiece_files(folder: Path, languages: tuple[str, str]) -> tuple[Path
 def _convert(
     variables: Mapping[str, Tensor], languages: tuple[str, str], sides: tuple[Side, Side], folder: Path
 ) -> Checkpoint:
-    """The checkpoint of a model's variables."""
+    """Create the checkpoint from a model's variables."""
     matrices, attributes = _split(variables, folder)
     config, scale = _take_config(matrices, attributes)
     weights = ForeignWeights(matrices)
@@ -212,13 +212,13 @@ def _convert(
 
 
 def _starts_from_zero(variables: Mapping[str, Tensor]) -> bool:
-    """Whether the output begins with a vector of zeros instead of the embedding of a piece, as in Marian's models."""
+    """Whether the output begins with a zero vector instead of the embedding of a piece, as in Marian models."""
     value = variables.get(_ZERO_START.replace(".", "/"))
     return value is not None and bool(value.any())
 
 
 def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The weights, dequantized and with names like those of torch, and the attributes."""
+    """Split variables into dequantized weights, with torch-like names, and attributes."""
     weights, attributes = dict[str, Tensor](), dict[str, float]()
     is_quantized = False
     for full, value in variables.items():
@@ -244,7 +244,7 @@ def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Ten
 def _take_config(
     weights: Mapping[str, Tensor], attributes: Mapping[str, float]
 ) -> tuple[TransformerConfig, float | None]:
-    """The options, and the factor of embeddings if it is not √D. UserError for an attribute that nmtkit lacks."""
+    """Read the options, and the factor of embeddings if it is not √D. Raises UserError for unsupported attributes."""
     left = {name: value for name, value in attributes.items() if not _WITHOUT_EFFECT.fullmatch(name)}
 
     def both(name: str) -> float:
@@ -273,7 +273,7 @@ def _take_config(
         activation=_ACTIVATIONS[int(activation)],
         norm="pre" if pre_norm else "post",
     )
-    if isinstance(scale, int):  # true or false, not a number
+    if isinstance(scale, int):  # a boolean, not a number
         return config, None if scale else 1.0
     return config, scale
 
@@ -283,21 +283,21 @@ def _layers(weights: Mapping[str, Tensor], stack: str) -> int:
 
 
 def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tensor]:
-    """The tables of both stacks, or the sinusoids that CTranslate2 computes if there are none: from position 1."""
+    """Take the position tables (positions, D) of both stacks; without any, CTranslate2's sinusoids from position 1."""
     if any(name in weights for name in _POSITIONS):
         source, target = map(weights.take, _POSITIONS)
         if {source.shape[1:], target.shape[1:]} != {(d_model,)}:
-            raise UserError(f"the position encodings have another width than the embeddings, {d_model}")
+            raise UserError(f"the position encodings do not have the width of the embeddings, {d_model}")
         return source, target
     position = torch.arange(1.0, _COMPUTED_POSITIONS + 1).unsqueeze(1)
     rate = torch.exp(torch.arange(d_model // 2) * (-math.log(10000.0) / (d_model / 2 - 1)))
     table = torch.cat([torch.sin(position * rate), torch.cos(position * rate)], dim=1)
-    logger.warning("the model has sinusoids of CTranslate2: as learned positions, they end at %d", len(table))
+    logger.warning("the model uses CTranslate2's sinusoids: as learned positions, they end at %d", len(table))
     return table, table.clone()
 
 
 def _form_of(tables: tuple[Tensor, Tensor]) -> tuple[str, bool]:
-    """The form of positions whose table both are, within rounding, and whether all sines precede all cosines."""
+    """Find the form of sinusoids that equals both tables, within rounding, and whether sines precede all cosines."""
     length, d_model = min(map(len, tables)), tables[0].size(-1)
     for form in ("sinusoidal", "fairseq"):
         if d_model % 2 or d_model < 4:

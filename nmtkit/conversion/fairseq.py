@@ -1,6 +1,6 @@
-"""Import of fairseq's checkpoints: translation models of its architecture `transformer`.
+"""Import of fairseq checkpoints: translation models of the architecture `transformer`.
 
-Reads those of all releases, old and new names of weights, options as `args` or as `cfg`.
+Reads checkpoints of all releases, with old and new names of weights, and options as `args` or `cfg`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.wording import quoted
 
-_PAD = 1  # fairseq's id: its learned positions begin with PAD + 1 unused rows
+_PAD = 1  # id in fairseq; the first PAD + 1 rows of its learned positions are unused
 _BASE = {
     "encoder_layers": 6,
     "decoder_layers": 6,
@@ -49,7 +49,7 @@ _TINY = {
     **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
 }
 _PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
-_ARCHITECTURES: dict[str, dict[str, Any]] = {  # with the options that differ from `transformer`
+_ARCHITECTURES: dict[str, dict[str, Any]] = {  # options that differ from `transformer`
     "transformer": {},
     "transformer_tiny": _TINY,
     "transformer_iwslt_de_en": _IWSLT,
@@ -64,13 +64,13 @@ _UNSUPPORTED = (
     *("no_cross_attention", "no_token_positional_embeddings", "no_decoder_final_norm", "character_embeddings"),
     *("encoder_layers_to_keep", "decoder_layers_to_keep"),
 )
-_ACTIVATIONS = ("relu", "gelu", "swish")  # its gelu_accurate and gelu_fast are approximations
-_FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # the version of each stack
+_ACTIVATIONS = ("relu", "gelu", "swish")  # fairseq's gelu_accurate and gelu_fast are approximations
+_FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # version of each stack
 _NO_WEIGHT = re.compile(
     r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))"
-    r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"  # of release 0.12.2, which never trains them
+    r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"  # from release 0.12.2, which never trains them
 )
-_OLD_NORMS = {  # of a layer, by their numbers
+_OLD_NORMS = {  # norms of a layer by number
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
@@ -79,11 +79,12 @@ _OLD_ATTENTION = re.compile(r"(.+_attn\.)in_proj_(weight|bias)")
 
 
 def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
-    """Read a checkpoint of fairseq, without its training state; dictionaries and codes as of `fairseq_sides`.
+    """Read a fairseq checkpoint without its training state. `fairseq_sides` reads dictionaries and codes.
 
-    No code of the file runs. Raises UserError if it is damaged, or for what nmtkit's Transformer lacks, by name.
+    Runs no code from the file. Raises UserError if it is damaged, or, naming it, for a feature that nmtkit's
+    Transformer lacks.
     """
-    kind = "a checkpoint of fairseq"
+    kind = "a fairseq checkpoint"
     with as_user_errors(path, kind):
         content = load_pickled(path)
         given = _options(content)
@@ -107,13 +108,13 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
 
 
 def _options(content: Any) -> dict[str, Any]:
-    """The options of a checkpoint, of model and task together, completed by those of its architecture."""
+    """Return the options, completed by the defaults of the architecture. Raises UserError for unsupported ones."""
     if not isinstance(content, dict) or "model" not in content:
-        raise UserError("not a checkpoint of fairseq: it has no `model`")
+        raise UserError("not a fairseq checkpoint: it has no `model`")
     given = _fields(content.get("args"))
     cfg = _fields(content.get("cfg"))
     if not given and not cfg:
-        raise UserError("it has no options, neither `args` nor `cfg`: not a checkpoint of fairseq")
+        raise UserError("not a fairseq checkpoint: it has neither `args` nor `cfg`")
     model, task = _fields(cfg.get("model")), _fields(cfg.get("task"))
     task_name = given.get("task") or task.get("_name") or "translation"
     given = {**task, **given, **model}
@@ -129,7 +130,7 @@ def _options(content: Any) -> dict[str, Any]:
 
 
 def _fields(options: object) -> dict[str, Any]:
-    """Options by name, from any form in which a release of fairseq stores them; empty for anything else."""
+    """Return options by name, from any form in which fairseq releases store them; empty for anything else."""
     if isinstance(options, argparse.Namespace):
         options = vars(options)
     elif isinstance(options, ConfigNode):
@@ -140,7 +141,7 @@ def _fields(options: object) -> dict[str, Any]:
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:
-    """The options as nmtkit's. Raises UserError for those that nmtkit lacks."""
+    """Convert options to nmtkit's. Raises UserError for unsupported ones."""
     width, inner = given["encoder_embed_dim"], given["encoder_ffn_embed_dim"]
     for ours, theirs, default in (
         ("embed_dim", "decoder_embed_dim", width),
@@ -170,7 +171,7 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
 
 
 def _check_versions(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a pre-norm model of an early fairseq, which did not normalize the output of a stack."""
+    """Raise UserError for a pre-norm model of an early fairseq, which did not normalize the output of a stack."""
     for stack, since in _FINAL_NORM_SINCE.items():
         version = tensors.get(f"{stack}.version")
         if version is not None and version.numel() == 1 and version.item() < since:
@@ -178,7 +179,7 @@ def _check_versions(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights by the names of today's fairseq."""
+    """Rename weights to the names in current fairseq."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if norm := _OLD_NORM.fullmatch(name):
@@ -193,7 +194,7 @@ def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _take_embeddings(weights: ForeignWeights, given: Mapping[str, Any]) -> Embeddings:
-    """The embeddings; a matrix that is shared by the options may be stored once or under each name."""
+    """Take the embeddings. A matrix that the options share may be stored once or under each name."""
     shares_all = bool(given.get("share_all_embeddings"))
     target = weights.take("decoder.embed_tokens.weight")
     source = _take_or_share(weights, "encoder.embed_tokens.weight", target, shares_all)
@@ -203,10 +204,10 @@ def _take_embeddings(weights: ForeignWeights, given: Mapping[str, Any]) -> Embed
 
 
 def _take_or_share(weights: ForeignWeights, name: str, target: Tensor, is_shared: bool) -> Tensor:
-    """A matrix by its name, or the target embedding if both are one. UserError if it is missing, or should be equal."""
+    """Take a matrix (W, D), or return the shared target embedding. Raises UserError if missing, or if not equal."""
     if is_shared and name not in weights:
         return target
     matrix = weights.take(name)
     if is_shared and not torch.equal(matrix, target):
-        raise UserError(f"{name} differs from the target embedding, but its options say that they are one: damaged")
+        raise UserError(f"{name} differs from the target embedding, but the options say that they are shared: damaged")
     return matrix

@@ -1,4 +1,4 @@
-"""The vocabularies and tokenizers of fairseq's models, and of FSMT's, which descend from them."""
+"""The vocabularies and tokenizers of fairseq models, and of FSMT models, which were converted from fairseq."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,23 +17,23 @@ from nmtkit.text.tokenizer import SentencePieceVocabTokenizer, SpaceTokenizer, T
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
-_SPECIAL_ROWS = (1, 3, 2, 2)  # of fairseq's ids for PAD, UNK, BOS and EOS: its decoder starts with </s>, not with <s>
+_SPECIAL_ROWS = (1, 3, 2, 2)  # fairseq's ids for PAD, UNK, BOS and EOS; its decoder starts with </s> instead of <s>
 T = TypeVar("T")
-_OVERWRITE = "#fairseq:overwrite"  # the entry replaces an earlier one of the same name
+_OVERWRITE = "#fairseq:overwrite"  # the entry replaces an earlier one with the same name
 _CODES, _SENTENCEPIECE = ("bpecodes", "code"), "sentencepiece.bpe.model"
-_COUNT = 4  # of fairseq's special ids
-_LANGUAGE_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}|__[a-z]{2,3}__")  # of NLLB and mBART, and of M2M-100
-_MOST_CODES_AS_WORDS = 20  # such as en_US, in text about software; the first mBART has 25 codes
+_COUNT = 4  # number of fairseq's special ids
+_LANGUAGE_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}|__[a-z]{2,3}__")  # in NLLB and mBART; in M2M-100
+_MOST_CODES_AS_WORDS = 20  # such as en_US in text about software; the first mBART has 25 codes
 
 
 def joint(vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Vocabulary, Vocabulary]:
-    """The vocabularies of both sides: one object if they are equal, so that embeddings can be shared."""
+    """Return both vocabularies, as the same object if they are equal, so that embeddings can be shared."""
     source, target = vocabularies
     return (source, source) if source == target else (source, target)
 
 
 def sides_of(tokenizers: Sequence[Tokenizer]) -> tuple[Side, Side]:
-    """Both sides of a model whose pieces follow fairseq's four special ids."""
+    """Describe both sides of a model whose pieces follow fairseq's four special ids."""
     source, target = (
         Side(tokenizer, [*_SPECIAL_ROWS, *range(_COUNT, len(tokenizer.vocab))], len(tokenizer.vocab))
         for tokenizer in tokenizers
@@ -42,18 +42,18 @@ def sides_of(tokenizers: Sequence[Tokenizer]) -> tuple[Side, Side]:
 
 
 def tokenizer_files_beside(folder: Path) -> list[Path]:
-    """The files in the folder of a model that `fairseq_sides` may read."""
+    """List the files in the folder of a model that `fairseq_sides` may read."""
     return [*folder.glob("dict.*.txt"), *(folder / name for name in (*_CODES, _SENTENCEPIECE))]
 
 
 def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfig) -> tuple[Side, Side]:
-    """Both sides of a model, by the files that `options` name, or that fairseq's archives have beside the model.
+    """Read both sides of a model from the files in `options`, or from usual files next to the model.
 
-    With BPE codes, text is tokenized by Moses's rules; without codes and without a SentencePiece model, it must be
-    segmented already. Raises UserError for a missing or malformed file.
+    With BPE codes, text is tokenized by Moses's rules. Without codes and without a SentencePiece model, it must already
+    be segmented. Raises UserError if a file is missing or malformed.
     """
     if len(options.dict) not in (0, 2):
-        raise UserError("--dict: give two dictionaries, of the source and of the target")
+        raise UserError("--dict: give two dictionaries, source and target")
     paths = options.dict or tuple(folder / f"dict.{language}.txt" for language in languages)
     for path in paths:
         if not path.exists():
@@ -77,9 +77,9 @@ def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfi
 def sentencepiece_tokenizers(
     vocabularies: tuple[Vocabulary, Vocabulary], paths: Sequence[Path]
 ) -> tuple[SentencePieceVocabTokenizer, SentencePieceVocabTokenizer]:
-    """Tokenizers by one SentencePiece model for both sides, or by one each.
+    """Create tokenizers from one SentencePiece model for both sides, or from one for each.
 
-    Raises UserError for a model that begins its output with the code of a language.
+    Raises UserError for a model whose outputs begin with a language code.
     """
     if len(paths) > 2:
         raise UserError("--spm-model: give one SentencePiece model, or one each for source and target")
@@ -90,9 +90,9 @@ def sentencepiece_tokenizers(
 
 
 def refuse_language_codes(vocabulary: Vocabulary, model: bytes | None) -> None:
-    """Raise UserError for the vocabulary of a model whose texts begin with the code of a language.
+    """Raise UserError for the vocabulary of a model whose texts begin with a language code.
 
-    The SentencePiece `model` segments no text into these codes. Without a model, a few may be words of the text.
+    The SentencePiece `model` never segments text into these codes. Without a model, a few may be words of the text.
     """
     codes = list(filter(_LANGUAGE_CODE.fullmatch, vocabulary.pieces))
     if model is not None and codes:
@@ -100,16 +100,16 @@ def refuse_language_codes(vocabulary: Vocabulary, model: bytes | None) -> None:
         codes = [code for code in codes if code not in known]
     if len(codes) > (_MOST_CODES_AS_WORDS if model is None else 1):
         raise UserError(
-            f"the vocabulary has codes of languages, such as {quoted(codes[0])}, which begin each text of NLLB, "
+            f"the vocabulary has language codes, such as {quoted(codes[0])}, which begin each text of NLLB, "
             "M2M-100 and mBART: these models are not supported"
         )
 
 
 def read_dictionary(content: bytes) -> Vocabulary:
-    """The vocabulary of a `dict.LANG.txt`: a piece and its count in each line, without the special ids.
+    """Parse a `dict.LANG.txt`, with a piece and its count in each line, but without special ids.
 
-    Entries that text can never reach, because a later one has their name, or because nmtkit needs it for a special id,
-    are renamed to `name#id`. Raises UserError for a malformed line.
+    An entry that text can never reach, because a later one or a special id has its name, is renamed to `name#id`.
+    Raises UserError for a malformed line.
     """
     pieces: dict[str, int] = {}
     names: list[str] = list(SPECIALS)
@@ -119,7 +119,7 @@ def read_dictionary(content: bytes) -> Vocabulary:
         if replaces:
             piece, _, count = piece.rpartition(" ")
         if not piece or not count.isdecimal():
-            raise UserError(f"line {number} is not a piece and its count: not a dictionary of fairseq")
+            raise UserError(f"line {number} is not a piece and its count: not a fairseq dictionary")
         if (piece in pieces or piece in SPECIALS) and not replaces:
             raise UserError(f"line {number} lists {quoted(piece)} again, without {_OVERWRITE}")
         if piece in pieces:

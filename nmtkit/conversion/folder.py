@@ -1,4 +1,4 @@
-"""The folders of models: exports are written atomically, and small files of any model are read."""
+"""Folders of models: writes exports atomically, and reads small files."""
 
 import json
 import re
@@ -13,8 +13,8 @@ from nmtkit.data.description import TOKENIZER_FILE
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import staged_folder
 
-_MAX_BYTES = 1 << 28  # of a vocabulary or a tokenizer
-# A folder is replaced by a new export only if all its files have such names.
+_MAX_BYTES = 1 << 28  # bytes of a vocabulary or tokenizer
+# An export replaces a folder only if all its files have such names.
 _EXPORT_FILE = re.compile(
     r"config\.json|model\.(bin|safetensors)|(shared|source|target)_vocabulary\.json|"
     rf"(generation|tokenizer)_config\.json|(target_)?vocab\.json|(source|target)\.spm|{TOKENIZER_FILE}"
@@ -22,19 +22,19 @@ _EXPORT_FILE = re.compile(
 
 
 def check_free(destination: Path, replace: bool) -> None:
-    """Raise UserError if the destination exists, is not empty, and may not be replaced."""
+    """Raise UserError if the destination exists, is not empty, and must not be replaced."""
     taken = any(destination.iterdir()) if destination.is_dir() else destination.exists()
     if taken and not replace:
         advice = "" if destination.is_dir() and not _is_export(destination) else "replace it with --force, or "
-        raise UserError(f"{destination} exists: {advice}choose another --output")
+        raise UserError(f"{destination} exists: {advice}choose a different --output")
 
 
 @contextmanager
 def export_folder(destination: Path, replace: bool) -> Iterator[Path]:
-    """Yield a temporary folder to write a model to, which becomes `destination` at the end.
+    """Yield a temporary folder for a model, which becomes `destination` at the end.
 
-    With `replace`, an earlier export at the destination is replaced. Raises UserError if the destination exists, and
-    RunError if writing fails.
+    With `replace`, it replaces an earlier export. Raises UserError if the destination exists, and RunError if writing
+    fails.
     """
     check_free(destination, replace)
     with staged_folder(destination, _is_export) as staging:
@@ -60,14 +60,14 @@ def read_json(path: Path) -> Any:
     """Read a JSON file. Raises UserError, naming it, if it is missing or malformed."""
     try:
         values = json.loads(read_part(path).decode())
-        json.dumps(values, ensure_ascii=False).encode()  # refuses lone surrogates
+        json.dumps(values, ensure_ascii=False).encode()  # raises an error for lone surrogates
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path.name} is not JSON ({error})") from error
     return values
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """As `read_json`; raises UserError also for anything but an object."""
+    """Read a JSON object. Raises UserError, naming the file, if it is missing, malformed or not an object."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise UserError(f"{path.name} is not a JSON object")

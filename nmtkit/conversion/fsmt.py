@@ -24,8 +24,8 @@ from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
 MODEL_TYPE = "fsmt"
-_SPECIALS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # their ids in FSMT
-_REQUIRED: dict[str, Any] = {  # values without which the model would be another; the defaults are the same
+_SPECIALS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # ids in FSMT
+_REQUIRED: dict[str, Any] = {  # the only supported values, which are also the defaults
     "pad_token_id": 1,
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
@@ -38,17 +38,17 @@ _DEFAULTS: dict[str, Any] = {
     **{f"{stack}_attention_heads": 16 for stack in ("encoder", "decoder")},
     **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
 }
-SEARCH_DEFAULTS: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "max_length": 200}  #: also of FSMTConfig
+SEARCH_DEFAULTS: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "max_length": 200}  #: also from FSMTConfig
 _FIXED_TOKENIZER: dict[str, Any] = {
     **{"unk_token": "<unk>", "bos_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"}
 }
 _POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
-_MAX_POSITION_ERROR = 2e-4  # of large angles in float32
+_MAX_POSITION_ERROR = 2e-4  # for large angles in float32
 
 
 def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
-    """Read a folder of an FSMT model. Raises UserError if a file is missing or damaged, or for what nmtkit lacks."""
-    with as_user_errors(folder, "a model of FSMT"):
+    """Read the folder of an FSMT model. Raises UserError for missing or damaged files and unsupported features."""
+    with as_user_errors(folder, "an FSMT model"):
         settings = read_settings(folder, _REQUIRED | _DEFAULTS)
         check_fixed(settings, _REQUIRED)
         config = transformer_config(settings, "fairseq")
@@ -69,7 +69,7 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
 
 
 def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any], options: ImportConfig) -> tuple[str, str]:
-    """The languages from the options, or from the files. Raises UserError if there are none, or the files differ."""
+    """Take the languages from options or files. Raises UserError if both lack them, or if the files differ."""
     found = [values["langs"] for values in (settings, tokenizer) if values.get("langs") is not None]
     if len(found) == 2 and found[0] != found[1] and not (options.source_lang and options.target_lang):
         raise UserError(
@@ -81,7 +81,7 @@ def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any], option
 
 
 def _is_lowercase(tokenizer: Mapping[str, Any]) -> bool:
-    """Whether text becomes lower case first. Raises UserError for a setting that is not a truth value."""
+    """Whether text is lower-cased first. Raises UserError if the setting is not a boolean."""
     lowercase = tokenizer.get("do_lower_case")
     if lowercase not in (True, False, None):
         raise UserError(f"{TOKENIZER_CONFIG}: do_lower_case is {quoted(lowercase)}, only true and false are supported")
@@ -89,11 +89,11 @@ def _is_lowercase(tokenizer: Mapping[str, Any]) -> bool:
 
 
 def _sides(folder: Path, languages: tuple[str, str], lowercase: bool) -> tuple[Side, Side]:
-    """Both sides, from the files of FSMTTokenizer."""
+    """Read both sides from the files of FSMTTokenizer."""
     vocabularies = joint((_read_vocabulary(folder / "vocab-src.json"), _read_vocabulary(folder / "vocab-tgt.json")))
     lines = read_part(folder / "merges.txt").decode().split("\n")[:-1]
-    last_first = (" ".join(line.split()[:2]) for line in reversed(lines))  # counts may follow
-    merges = tuple(dict.fromkeys(last_first))[::-1]  # transformers ranks a repeated pair by its last line
+    last_first = (" ".join(line.split()[:2]) for line in reversed(lines))  # without counts
+    merges = tuple(dict.fromkeys(last_first))[::-1]  # transformers ranks repeated pairs by the last line
     return sides_of(
         [
             MosesBpeTokenizer(
@@ -115,10 +115,10 @@ def _read_vocabulary(path: Path) -> Vocabulary:
 
 
 def _take_learned_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tensor] | None:
-    """Take the tables of positions; None if they are not stored, or are the sinusoids.
+    """Take the position tables (positions, D); None if they are not stored, or are sinusoids.
 
-    transformers 5 stores them, and trains them with the other weights. Raises UserError if only one is stored, or if a
-    table has another width.
+    transformers 5 stores them, and trains them with the other weights. Raises UserError if only one is stored, or if
+    their width is not D.
     """
     if not any(name in weights for name in _POSITIONS):
         return None
@@ -133,7 +133,7 @@ def _take_learned_positions(weights: ForeignWeights, d_model: int) -> tuple[Tens
 
 
 def _are_sinusoids(table: Tensor) -> bool:
-    """Whether a table (length, D) has fairseq's sinusoids, within the rounding of the number format of its values."""
+    """Whether a table (length, D) contains fairseq's sinusoids, within the rounding of its original number format."""
     fitting = (form for form in (torch.bfloat16, torch.float16) if table.to(form).float().equal(table))
     rounding = torch.finfo(next(fitting, torch.float32)).eps
     expected = sines_first(sinusoids(len(table), table.size(1), "fairseq"))
@@ -141,7 +141,7 @@ def _are_sinusoids(table: Tensor) -> bool:
 
 
 def _take_embeddings(weights: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
-    """The embeddings. The output is the target embedding, stored under either name or with its own values.
+    """Take the embeddings. The output matrix is the target embedding, stored under either name, or separate.
 
     The source embedding is the same matrix only with `tie_word_embeddings`.
     """

@@ -1,4 +1,4 @@
-"""Pads attention heads to the width D/H, for programs that have no other.
+"""Pads attention heads to the width D/H, for programs that support no other width.
 
 Letters: D d_model, H heads, K d_k, V d_v.
 """
@@ -14,18 +14,17 @@ from nmtkit.model.config import TransformerConfig
 
 
 def with_full_heads(checkpoint: Checkpoint, config: TransformerConfig) -> Checkpoint:
-    """An equal model with d_k = d_v = D/H: each head of a smaller one is padded with zeros.
+    """Convert a checkpoint to an equal model with d_k = d_v = D/H, by padding smaller heads with zeros.
 
-    Attention divides by the square root of the width, so the queries are scaled by √(D/H / d_k). `config` is that of
-    the checkpoint, whose weights as trained are used. Raises UserError if D/H is not an integer, or smaller than d_k or
-    d_v.
+    Attention divides by the square root of the width, so queries are scaled by √(D/H / d_k). `config` is the model's;
+    uses the trained weights, not their average. Raises UserError if D/H is not an integer, or is below d_k or d_v.
     """
     keys, values = config.key_size, config.value_size
     width, rest = divmod(config.d_model, config.heads)
     if rest or max(keys, values) > width:
         raise UserError(
-            f"this format has heads of d_model / heads, at most {width} here: a model with heads of {keys} and "
-            f"{values} cannot be exported"
+            f"this format needs heads of width d_model / heads, at most {width} here: a model with heads of width "
+            f"{keys} and {values} cannot be exported"
         )
     weights = checkpoint.weights
     if min(keys, values) < width:
@@ -34,10 +33,10 @@ def with_full_heads(checkpoint: Checkpoint, config: TransformerConfig) -> Checkp
 
 
 def _padded(name: str, weight: Tensor, config: TransformerConfig, width: int) -> Tensor:
-    """A weight of an attention sub-layer with padded heads; any other as it is."""
+    """Pad the heads of an attention sub-layer's weight; return any other weight unchanged."""
     H, K, V = config.heads, config.key_size, config.value_size
     scale = (width / K) ** 0.5
-    blocks = {"qkv": (K, K, V), "q": (K,), "kv": (K, V)}  # the widths of the heads in the rows of a matrix
+    blocks = {"qkv": (K, K, V), "q": (K,), "kv": (K, V)}  # widths of the heads in the rows of a matrix
     *_, sublayer, module, part = ("", "", *name.split("."))
     if sublayer not in ("self_attention", "cross_attention"):
         return weight
@@ -51,7 +50,7 @@ def _padded(name: str, weight: Tensor, config: TransformerConfig, width: int) ->
 
 
 def _pad_heads(block: Tensor, heads: int, width: int) -> Tensor:
-    """(H · size, …) to (H · width, …), with zeros at the end of each head."""
+    """Pad (H · size, …) to (H · width, …), with zeros at the end of each head."""
     split = block.reshape(heads, -1, *block.shape[1:])
     padded = split.new_zeros(heads, width, *block.shape[1:])
     padded[:, : split.size(1)] = split

@@ -1,4 +1,4 @@
-"""Reads the files of a folder of Hugging Face's transformers: JSON and weights."""
+"""Reads the files in a folder of Hugging Face's transformers: JSON and weights."""
 
 import re
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from nmtkit.wording import quoted
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
 PICKLED = "pytorch_model.bin"
-_INDEX = ".index.json"  # after the name of the file that is stored in shards
+_INDEX = ".index.json"  # suffix after the name of a file that is stored in shards
 _SHARD = re.compile(r"\w[\w.-]*")
 
 
 def model_type(path: Path) -> str | None:
-    """The architecture in the folder's config.json; None if there is none."""
+    """Read the architecture from the folder's config.json; None if there is none."""
     if not (path / CONFIG).is_file():
         return None
     kind = read_object(path / CONFIG).get("model_type")
@@ -28,7 +28,7 @@ def model_type(path: Path) -> str | None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the weights by name, from one file or from shards, each in its own number format.
+    """Read the weights by name, from one file or from shards, in their shapes (…) and number formats.
 
     Raises UserError if they are missing or damaged.
     """
@@ -45,9 +45,9 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(folder: Path, index: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The weights of all files of an index, which gives the file of each.
+    """Read the weights from all files in an index, which gives the file of each weight.
 
-    Raises UserError for a file outside the folder, and for one that has other weights than the index says.
+    Raises UserError if a file is outside the folder, or if its weights differ from the index.
     """
     places = read_object(folder / index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
@@ -55,11 +55,11 @@ def _read_shards(folder: Path, index: str, read: Callable[[Path], dict[str, Tens
     weights: dict[str, Tensor] = {}
     for file in sorted(set(places.values())):
         if _SHARD.fullmatch(file) is None:
-            raise UserError(f"{index}: {quoted(file)} is not the name of a file in this folder")
+            raise UserError(f"{index}: {quoted(file)} is not a file in this folder")
         if not (folder / file).exists():
             raise UserError(f"{file}, listed in {index}, is missing")
         found = read(folder / file)
         if found.keys() != {name for name, place in places.items() if place == file}:
-            raise UserError(f"{file} has other weights than {index} says: damaged")
+            raise UserError(f"{file} does not contain the weights listed in {index}: damaged")
         weights |= found
     return weights

@@ -1,4 +1,4 @@
-"""Export to a Marian model of Hugging Face's transformers: the inverse of `nmtkit.conversion.marian`.
+"""Export to a Marian model of Hugging Face's transformers, which `nmtkit.conversion.marian` can import.
 
 The ids are in the order of OPUS-MT: EOS is 0, UNK is 1, and `<pad>`, the start token, is last and has the row of BOS.
 """
@@ -41,15 +41,15 @@ _KNOWN: Known = {
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
     **{"share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True), "attention_window": (None,)},
 }
-_MASK = -1e4  # bias of <pad>: its probability is 0, as that of BOS is here
-_MAX_TOKENS = 512  # of a source and of an output by default, as in OPUS-MT: longer ones raise an error
+_MASK = -1e4  # bias of <pad>: gives probability 0, as for BOS in nmtkit
+_MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer ones raise an error
 
 
 def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
-    """Write a checkpoint as a folder of `MarianMTModel` and `MarianTokenizer`, atomically.
+    """Write a checkpoint as a folder for `MarianMTModel` and `MarianTokenizer`, atomically.
 
-    `weights` is as in `WeightsConfig`. Raises UserError if the package safetensors is missing, the folder exists, or
-    Marian's architecture lacks something that the model has.
+    `weights` is as in `WeightsConfig`. Raises UserError if the package safetensors is missing, if the folder exists, or
+    if Marian's architecture does not support the model.
     """
     config = check_known(checkpoint.model_config, _KNOWN, "Hugging Face's Marian")
     _check_tokenizers(checkpoint)
@@ -74,8 +74,8 @@ def _check_tokenizers(checkpoint: Checkpoint) -> None:
 
 
 def _id_orders(checkpoint: Checkpoint) -> tuple[list[int], list[int]]:
-    """For both sides, nmtkit's id of each id there. The format has one id of the start token, so it cannot be last
-    in two vocabularies of different sizes: there it is 2."""
+    """Return nmtkit's id for each id of Marian, for both sides. Marian has one id for the start token: the last, or 2
+    if the vocabularies have different sizes."""
     source, target = (list(range(len(SPECIALS), len(side.vocab))) for side in (checkpoint.source, checkpoint.target))
     if checkpoint.joined:
         return ([EOS, UNK, *source, BOS],) * 2
@@ -85,7 +85,7 @@ def _id_orders(checkpoint: Checkpoint) -> tuple[list[int], list[int]]:
 def _tensors(
     checkpoint: Checkpoint, config: TransformerConfig, orders: tuple[Sequence[int], Sequence[int]]
 ) -> dict[str, Tensor]:
-    """The weights by the names of `MarianMTModel`."""
+    """Return the weights under the names of `MarianMTModel`."""
     weights = permute_width(checkpoint.weights, torch.argsort(alternating(config.d_model)))
     source, target = map(torch.tensor, orders)
     bias = weights.get("projection_bias", torch.zeros(len(checkpoint.target.vocab)))[target]
@@ -117,7 +117,7 @@ def _layers(weights: dict[str, Tensor], stack: str, count: int) -> Iterator[tupl
 def _json_files(
     checkpoint: Checkpoint, config: TransformerConfig, orders: tuple[Sequence[int], Sequence[int]]
 ) -> dict[str, dict[str, Any]]:
-    """The JSON files by name."""
+    """Return the content of the JSON files by name."""
     start, eos = orders[1].index(BOS), orders[1].index(EOS)
     ids = {"pad_token_id": start, "decoder_start_token_id": start, "eos_token_id": eos, "forced_eos_token_id": eos}
     vocabulary = _vocabulary(checkpoint.source.vocab.pieces, orders[0])
@@ -140,13 +140,13 @@ def _json_files(
 
 
 def _vocabulary(pieces: Sequence[str], order: Sequence[int]) -> dict[str, int]:
-    """The ids there by piece."""
+    """Return Marian's ids by piece."""
     names = {EOS: EOS_PIECE, UNK: UNK_PIECE, BOS: PAD_PIECE}
     return {names.get(ours, pieces[ours]): theirs for theirs, ours in enumerate(order)}
 
 
 def _added_tokens(checkpoint: Checkpoint, ids: dict[str, int]) -> dict[str, Any]:
-    """The setting that splits text at the split symbols of an imported model; empty without them.
+    """Return the setting that splits text at the split symbols of an imported model; empty without symbols.
 
     Such a model has one vocabulary, and the same symbols on both sides.
     """
@@ -170,7 +170,7 @@ def _config(checkpoint: Checkpoint, config: TransformerConfig) -> dict[str, Any]
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
         "scale_embedding": True,
-        "vocab_size": len(checkpoint.source.vocab) - 1,  # without PAD, which has the same use as BOS there
+        "vocab_size": len(checkpoint.source.vocab) - 1,  # without PAD, since Marian uses one id as PAD and BOS
         "decoder_vocab_size": len(checkpoint.target.vocab) - 1,
         "share_encoder_decoder_embeddings": "source_embedding.weight" not in checkpoint.weights,
         "tie_word_embeddings": "projection.weight" not in checkpoint.weights,

@@ -1,4 +1,4 @@
-"""Options of a model and of its generation, from the files of Hugging Face's transformers."""
+"""Reads the options of a model and of its generation from the files of Hugging Face's transformers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,15 +13,15 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.wording import quoted
 
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names -> nmtkit's
-# Other names in config.json, by the `attribute_map` of MarianConfig and FSMTConfig.
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # name in transformers -> in nmtkit
+# Alternative names in config.json, from `attribute_map` of MarianConfig and FSMTConfig.
 _ALIASES = {
     "hidden_size": "d_model",
     "num_attention_heads": "encoder_attention_heads",
     "num_hidden_layers": "encoder_layers",
 }
-# Generation options that change the output and that nmtkit lacks, each with the values that have no effect, besides
-# null. A model with any other value is refused.
+# Generation options that change the output and that nmtkit does not support, each with the values, other than null,
+# that have no effect. A model with a different value is rejected.
 _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     **{"forced_bos_token_id": (), "forced_decoder_ids": ([],), "force_words_ids": ([],), "constraints": ([],)},
     **{"suppress_tokens": ([],), "begin_suppress_tokens": ([],), "sequence_bias": ({}, []), "stop_strings": ([],)},
@@ -29,13 +29,13 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     **{"exponential_decay_length_penalty": (), "guidance_scale": (1.0,), "watermarking_config": ()},
     **{"token_healing": (False,), "penalty_alpha": (0,), "dola_layers": ()},
 }
-# Search options that nmt-generate lacks, each with the values that have no effect. Any other value causes a warning.
+# Search options that nmt-generate lacks, each with the values that have no effect. Other values cause a warning.
 _OTHER_SEARCH: dict[str, tuple[object, ...]] = {
     **{"do_sample": (False,), "num_beam_groups": (0, 1), "diversity_penalty": (0,)}
 }
-_SEARCH_DEFAULTS = {"num_beams": 1, "length_penalty": 1.0}  # of transformers
+_SEARCH_DEFAULTS = {"num_beams": 1, "length_penalty": 1.0}  # in transformers
 Options = dict[str, float | str]  # of nmt-generate, by name
-# The options of nmt-generate for a value in transformers, where lengths count the start token, and max_length also EOS.
+# Options of nmt-generate for a value in transformers, where lengths count the start token, and max_length also EOS.
 _SEARCH: dict[str, Callable[[float], Options]] = {
     "num_beams": lambda beams: {"beam": beams},
     "length_penalty": lambda alpha: {"length_penalty_form": "power", "length_penalty": alpha},
@@ -49,10 +49,10 @@ _OVERRIDES = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
 
 
 def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of config.json over `defaults`, with the special tokens of generation_config.json if it exists.
+    """Read config.json over `defaults`, with the special tokens of generation_config.json if it exists.
 
-    Raises UserError for an option whose two names have different values, and for generation options, in either file,
-    that nmtkit lacks.
+    Raises UserError if the two names of an option have different values, or for generation options in either file that
+    nmtkit does not support.
     """
     config = _without_aliases(read_object(folder / CONFIG))
     settings = {**defaults, **config}
@@ -74,14 +74,14 @@ def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_fixed(settings: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    """Raise UserError for a value of config.json other than in `fixed`; null and a missing value count as that."""
+    """Raise UserError if a value in config.json differs from `fixed`; null and missing values are accepted."""
     for name, value in fixed.items():
         if settings.get(name, value) not in (value, None):
             raise UserError(f"{CONFIG}: {name} is {quoted(settings[name])}, only {value!r} is supported")
 
 
 def _without_aliases(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of config.json under their own names. Raises UserError if an alias has another value."""
+    """Replace aliases in config.json by the options' names. Raises UserError if an alias has a different value."""
     values = {name: value for name, value in config.items() if name not in _ALIASES}
     for alias, name in _ALIASES.items():
         if alias in config and values.setdefault(name, config[alias]) != config[alias]:
@@ -92,17 +92,17 @@ def _without_aliases(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _only(token: Any) -> Any:
-    """An id, which may be stored as a list of one."""
+    """Unwrap an id that may be stored as a list of one."""
     return token[0] if isinstance(token, list) and len(token) == 1 else token
 
 
 def _read_generation(folder: Path) -> dict[str, Any] | None:
-    """The values of generation_config.json; None if it does not exist."""
+    """Read generation_config.json; None if it does not exist."""
     return read_object(folder / GENERATION_CONFIG) if (folder / GENERATION_CONFIG).exists() else None
 
 
 def transformer_config(settings: Mapping[str, Any], positions: str) -> TransformerConfig:
-    """The options of the model in complete `settings`. Raises UserError for those that nmtkit lacks."""
+    """Convert complete `settings` to the options of the model. Raises UserError for unsupported ones."""
     for name in ("ffn_dim", "attention_heads"):
         if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
             raise UserError(f"{CONFIG}: encoder_{name} and decoder_{name} differ, which is not supported")
@@ -123,12 +123,12 @@ def transformer_config(settings: Mapping[str, Any], positions: str) -> Transform
 
 
 def search_options(folder: Path, defaults: Mapping[str, Any]) -> Options:
-    """The options of nmt-generate by name that search like the folder's defaults of generation.
+    """Return options of nmt-generate, by name, that search like the folder's generation defaults.
 
-    Those are in generation_config.json, otherwise in config.json over `defaults`. A warning names those that
-    nmt-generate lacks or would refuse. Raises UserError if the files are damaged.
+    Reads generation_config.json, or else config.json over `defaults`. Warns about settings that nmt-generate does not
+    support. Raises UserError if the files are damaged.
     """
-    with as_user_errors(folder, "a model of Hugging Face"):
+    with as_user_errors(folder, "a Hugging Face model"):
         stored = _read_generation(folder)
         stored = {**defaults, **read_object(folder / CONFIG)} if stored is None else stored
     generation = _SEARCH_DEFAULTS | {name: value for name, value in stored.items() if value is not None}
@@ -141,12 +141,12 @@ def search_options(folder: Path, defaults: Mapping[str, Any]) -> Options:
             options |= found
     if lacking:
         named = ", ".join(f"{name} {quoted(generation[name])}" for name in lacking)
-        logger.warning("the suggested nmt-generate command leaves out settings that it does not support: %s", named)
+        logger.warning("the suggested nmt-generate command omits settings that it does not support: %s", named)
     return options
 
 
 def _suggestions(generation: Mapping[str, Any]) -> Iterator[tuple[str, Options | None]]:
-    """Yield each search option with the equivalent options of nmt-generate; None if it would refuse them."""
+    """Yield each search option with the equivalent options of nmt-generate; None if it does not accept them."""
     overridden = {other for name, other in _OVERRIDES.items() if name in generation}
     for name, convert in _SEARCH.items():
         if name in generation and name not in overridden:

@@ -1,4 +1,4 @@
-"""Reads the settings of a slow tokenizer of Hugging Face's transformers, and the tokens that were added to it."""
+"""Reads the settings of a slow tokenizer of Hugging Face's transformers, and its added tokens."""
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -13,18 +13,18 @@ ADDED_TOKENS = "added_tokens_decoder"  # in tokenizer_config.json
 _SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 _ADDED_TOKENS_FILE = "added_tokens.json"
 _TOKENIZER_FILE = "tokenizer.json"
-# Settings of all tokenizers, each with its only supported value, which is also that of a missing setting.
+# Settings of all tokenizers, each with its only supported value, which is also the default.
 _FIXED: dict[str, Any] = {
     **{"additional_special_tokens": [], "extra_special_tokens": [], "model_specific_special_tokens": {}},
     "split_special_tokens": False,
 }
-_UNSUPPORTED_FLAGS = ("lstrip", "rstrip", "single_word", "special")  # of an added token
+_UNSUPPORTED_FLAGS = ("lstrip", "rstrip", "single_word", "special")  # flags of an added token
 
 
 def read_tokenizer_settings(folder: Path, fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Read tokenizer_config.json; a missing file counts as empty.
 
-    Raises UserError if it or special_tokens_map.json has special tokens or settings with values other than in `fixed`.
+    Raises UserError if special tokens or settings in it or in special_tokens_map.json differ from `fixed`.
     """
     settings = _read_optional(folder / TOKENIZER_CONFIG)
     _check_settings(settings, fixed, TOKENIZER_CONFIG)
@@ -33,7 +33,7 @@ def read_tokenizer_settings(folder: Path, fixed: Mapping[str, Any]) -> dict[str,
 
 
 def _check_settings(settings: Mapping[str, Any], fixed: Mapping[str, Any], file: str) -> None:
-    """Raise UserError for a value other than in `_FIXED` and `fixed`, and for any other special token."""
+    """Raise UserError if a value differs from `_FIXED` or `fixed`, or for any other special token."""
     fixed = {**_FIXED, **fixed}
     for name, value in settings.items():
         content = value["content"] if isinstance(value, dict) and "content" in value else value
@@ -45,10 +45,10 @@ def _check_settings(settings: Mapping[str, Any], fixed: Mapping[str, Any], file:
 
 
 def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collection[str]) -> dict[str, int]:
-    """The ids of the tokens that were added to the vocabulary, by token; `special` ones may be listed among them.
+    """Read the ids of added tokens, by token; they may include `special` ones.
 
-    The tokens are in tokenizer_config.json (`settings`), otherwise in added_tokens.json and tokenizer.json, as older
-    releases of transformers wrote them. Raises UserError for a token with a flag that is not supported.
+    The tokens are in tokenizer_config.json (`settings`), or else in added_tokens.json and tokenizer.json, as in older
+    releases of transformers. Raises UserError for a token with an unsupported flag.
     """
     added: dict[str, int] = {}
     for number, token in _added_tokens(folder, settings):

@@ -1,4 +1,4 @@
-"""The formats that nmt-import reads, and which of them a path has."""
+"""The table of formats that nmt-import reads, and how to recognize them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,26 +18,26 @@ from nmtkit.storage.archive import as_user_errors
 
 
 class Importer(NamedTuple):
-    """One format."""
+    """A row of the table: one format."""
 
     name: str  #: a model in this format, for messages
-    recognizes: Callable[[Path], bool]  #: whether a file or folder has this format, by a look at little of it
+    recognizes: Callable[[Path], bool]  #: whether a file or folder has this format, by a quick look
     read: Callable[[Path, ImportConfig], Checkpoint]
-    options: tuple[str, ...]  #: those of `ImportConfig` that it uses
-    search: Callable[[Path], dict[str, float | str]]  #: the options of nmt-generate that the model recommends
+    options: tuple[str, ...]  #: the options of `ImportConfig` that it uses
+    search: Callable[[Path], dict[str, float | str]]  #: returns options of nmt-generate that the model recommends
 
 
 _LANGUAGES = ("source_lang", "target_lang")
 IMPORTERS = (  # the first that recognizes a path reads it
     Importer(
-        "a Marian model of Hugging Face",
+        "a Hugging Face Marian model",
         lambda path: model_type(path) == marian.MODEL_TYPE,
         marian.from_marian,
         _LANGUAGES,
         lambda path: search_options(path, {}),
     ),
     Importer(
-        "an FSMT model of Hugging Face",
+        "a Hugging Face FSMT model",
         lambda path: model_type(path) == fsmt.MODEL_TYPE,
         fsmt.from_fsmt,
         _LANGUAGES,
@@ -51,8 +51,8 @@ IMPORTERS = (  # the first that recognizes a path reads it
         lambda path: {},
     ),
     Importer(
-        "a checkpoint of fairseq",
-        lambda path: path.is_file() and path.suffix != ".npz" and begins_like_pickled(path),  # .npz: of Marian
+        "a fairseq checkpoint",
+        lambda path: path.is_file() and path.suffix != ".npz" and begins_like_pickled(path),  # .npz is Marian's
         from_fairseq,
         (*_LANGUAGES, "dict", "bpe_codes", "spm_model"),
         lambda path: {"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},  # fairseq's own defaults
@@ -61,16 +61,16 @@ IMPORTERS = (  # the first that recognizes a path reads it
 
 
 def find_importer(path: Path) -> Importer:
-    """The importer of a file or folder, which runs no code of it and refuses what nmtkit's models lack.
+    """Find the importer for a file or folder. Importers run no code from it, and reject unsupported features.
 
     Raises UserError if the path does not exist or has an unknown format.
     """
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     if _is_checkpoint(path):
-        raise UserError(f"{path} is a checkpoint of nmtkit: use it as it is")
+        raise UserError(f"{path} is an nmtkit checkpoint: use it directly")
     if is_export(path):
-        raise UserError(f"nmt-export wrote {path}: nmt-export {path} --to checkpoint converts it")
+        raise UserError(f"nmt-export wrote {path}: convert it with nmt-export {path} --to checkpoint")
     with as_user_errors(path, "a model to import"):
         found = next((importer for importer in IMPORTERS if importer.recognizes(path)), None)
         if found is None:
@@ -78,15 +78,15 @@ def find_importer(path: Path) -> Importer:
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
             advice = f"give {', or '.join(importer.name for importer in IMPORTERS)}"
             if files := [file for file in sorted(path.glob("*.pt")) if not _is_checkpoint(file)]:
-                advice = f"if {files[0]} is a checkpoint of fairseq, give that file"
+                advice = f"if {files[0]} is a fairseq checkpoint, give that file"
             raise UserError(f"{reason}: {advice}")
     return found
 
 
 def input_files(model: Path, options: ImportConfig) -> list[Path]:
-    """The files that an import may read: the model, all files of its folder or of its tokenizers, those of `options`.
+    """List the files that an import may read: the model, files in its folder or of its tokenizers, and given options.
 
-    An earlier result in the folder, a checkpoint of nmtkit, is not one of them.
+    The list excludes nmtkit checkpoints in the folder, the results of earlier imports.
     """
     with as_user_errors(model, "a model to import"):
         if model.is_dir():
@@ -97,7 +97,7 @@ def input_files(model: Path, options: ImportConfig) -> list[Path]:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Whether a path is a checkpoint of nmtkit, by its header."""
+    """Whether a path is an nmtkit checkpoint, by its header."""
     try:
         read_progress(path)
     except UserError:

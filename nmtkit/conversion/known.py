@@ -1,6 +1,6 @@
-"""The options of a Transformer that a foreign format can express.
+"""Checks which options of a Transformer a foreign format supports.
 
-An exporter lists what it knows, so that an option or a value that is added to the model later is refused by name.
+An exporter lists what it supports, so that it rejects options and values that are added to the model later.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, TransformerConfig
 
-Known = Mapping[str, Collection[object] | None]  # option -> its known values; None for all
+Known = Mapping[str, Collection[object] | None]  # option -> supported values; None for all
 
 SIZES_AND_DROPOUT: Known = dict.fromkeys(
     (
@@ -21,7 +21,7 @@ SIZES_AND_DROPOUT: Known = dict.fromkeys(
 
 
 def check_known(config: ModelConfig, known: Known, target: str) -> TransformerConfig:
-    """The options as those of a Transformer. Raises UserError, naming the first that `target` does not know."""
+    """Return the options of a Transformer. Raises UserError, naming the first option that `target` does not support."""
     if not isinstance(config, TransformerConfig) or config.arch != TransformerConfig.arch:
         raise UserError(f"{target} supports Transformers, not the architecture {config.arch}: use --to safetensors")
     for field in fields(config):

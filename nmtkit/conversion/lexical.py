@@ -1,6 +1,6 @@
 """Learns and writes shortlists: lexical translation probabilities by IBM Model 1 (Brown et al. 1993, §4.2).
 
-Letters: P different pairs of a source and a target piece that occur in the same sentence pair.
+Letters: P distinct pairs of a source and a target piece that occur in the same sentence pair.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,22 +21,22 @@ from nmtkit.storage.atomic import staged_file
 from nmtkit.text.vocabulary import EOS, SPECIALS
 from nmtkit.wording import counted
 
-MAX_SENTENCES = 200_000  #: to align, evenly spaced in the training split; more hardly change the lists
+MAX_SENTENCES = 200_000  #: aligned sentences, evenly spaced in the training split; more hardly change the lists
 _ITERATIONS = 5
-_CELLS = 1 << 20  # pairs of a source and a target token that are aligned together, about 100 MB
-_MOST_CELLS = 1 << 22  # of a sentence pair; longer ones are left out
+_CELLS = 1 << 20  # pairs of source and target tokens that are aligned together, about 100 MB
+_MOST_CELLS = 1 << 22  # for one sentence pair; longer ones are skipped
 Ints = NDArray[np.int64]
 
 
 def export_shortlist(checkpoint: Checkpoint, path: Path, output: Path, config: ExportConfig) -> None:
     """Write the shortlist of the checkpoint that was loaded from `path`.
 
-    Raises UserError if the output exists and is not a shortlist, or the dataset of `config` does not fit the
-    checkpoint; RunError if writing fails.
+    Raises UserError if the output exists and is not a shortlist, or if the dataset of `config` does not fit the
+    checkpoint. Raises RunError if writing fails.
     """
     assert config.dataset is not None
     if output.exists() and not (output.is_file() and _begins_with(output, MAGIC)):
-        raise UserError(f"{output} exists and is not a shortlist: use another --output, or remove it")
+        raise UserError(f"{output} exists and is not a shortlist: use a different --output, or remove it")
     dataset = open_dataset(config.dataset, checkpoint, path)
     shortlist = learn_shortlist(dataset, config.translations, config.frequent)
     with staged_file(output) as file:
@@ -49,9 +49,9 @@ def _begins_with(path: Path, start: bytes) -> bool:
 
 
 def learn_shortlist(dataset: Dataset, translations: int, frequent: int) -> Shortlist:
-    """The `translations` most probable target pieces of each source piece, and the `frequent` most frequent ones.
+    """Learn the `translations` most probable target pieces of each source piece, and the `frequent` most frequent ones.
 
-    With a joined vocabulary each piece is also a translation of itself. Raises UserError without a training split.
+    With a joined vocabulary, each piece is also a translation of itself. Raises UserError without a training split.
     """
     chunks = _divide(dataset.split("train"))
     with Progress("aligning", (_ITERATIONS + 1) * sum(map(len, chunks)), "sentences") as progress:
@@ -71,12 +71,12 @@ def learn_shortlist(dataset: Dataset, translations: int, frequent: int) -> Short
 
 
 class _Model1:
-    """P(target piece | source piece), estimated by expectation maximization. EOS of the source is the empty word."""
+    """Estimates P(target piece | source piece) by expectation maximization. The source's EOS is the empty word."""
 
     def __init__(self, split: Split, width: int, chunks: Sequence[Indices], progress: Progress) -> None:
-        """`width` is the size of the target vocabulary, `chunks` are the sentences that are aligned together."""
+        """`width` is the size of the target vocabulary; the sentences of each of `chunks` are aligned together."""
         self.width, self._split, self._chunks, self._progress = width, split, chunks, progress
-        # (P,) source · width + target, in ascending order
+        # (P,) source · width + target, ascending
         self._pairs = np.unique(np.concatenate([np.unique(keys) for keys, _ in self._aligned()]))
         self._probabilities = np.ones(len(self._pairs), np.float32)
 
@@ -84,7 +84,7 @@ class _Model1:
         """Run one iteration of expectation maximization."""
         counts = np.zeros(len(self._pairs))
         for keys, starts in self._aligned():
-            different, inverse = np.unique(keys, return_inverse=True)  # the search is several times as fast when sorted
+            different, inverse = np.unique(keys, return_inverse=True)  # the search is several times faster when sorted
             index = np.searchsorted(self._pairs, different)
             shares = self._probabilities[index][inverse]
             sizes = np.diff(starts, append=len(keys))
@@ -93,15 +93,15 @@ class _Model1:
         self._probabilities = (counts / np.bincount(pieces, counts)[pieces]).astype(np.float32)
 
     def best(self, count: int) -> tuple[Ints, Ints]:
-        """The `count` most probable translations of each source piece, as arrays of source and of target pieces."""
+        """Return the `count` best translations of each source piece: source ids (n,) and target ids (n,)."""
         pieces = self._pairs // self.width
         order = np.lexsort((-self._probabilities, pieces))
-        rank = np.arange(len(order)) - np.searchsorted(pieces, pieces)  # `pieces` is ascending, and so is pieces[order]
+        rank = np.arange(len(order)) - np.searchsorted(pieces, pieces)  # `pieces` is ascending, like pieces[order]
         chosen = order[rank < count]
         return pieces[chosen], self._pairs[chosen] % self.width
 
     def most_frequent(self, count: int) -> NDArray[np.int32]:
-        """The most frequent target pieces, in ascending order."""
+        """Return the ids of the `count` most frequent target pieces (count,), ascending."""
         frequencies = np.zeros(self.width, np.int64)
         for sentences in self._chunks:
             tokens, _ = self._split.target.gather(sentences)
@@ -111,8 +111,8 @@ class _Model1:
         return np.sort(best[frequencies[best] > 0]).astype(np.int32)
 
     def _aligned(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield the pairs of each target token with all source tokens of its sentence, encoded as in `_pairs`, and
-        where the pairs of each target token begin; some sentences at a time."""
+        """Yield, a few sentences at a time, the pairs of each target token with all source tokens of its sentence,
+        encoded as in `_pairs`, and where the pairs of each target token begin."""
         for sentences in self._chunks:
             source, lengths = self._split.source.gather(sentences)
             target, target_lengths = self._split.target.gather(sentences)
@@ -127,12 +127,12 @@ class _Model1:
 
 
 def _divide(split: Split) -> list[Indices]:
-    """Divide the sentence pairs to align into chunks of at most about `_CELLS` pairs of tokens."""
+    """Divide the sentence pairs to align into chunks of about `_CELLS` pairs of tokens."""
     count = min(len(split), MAX_SENTENCES)
     sentences = np.arange(count) * len(split) // count
     cells = split.source.lengths[sentences].astype(np.int64) * split.target.lengths[sentences]
     if left_out := int(np.count_nonzero(cells > _MOST_CELLS)):
-        logger.warning("%s too long to align: left out", counted(left_out, "sentence pair"))
+        logger.warning("%s too long to align: skipped", counted(left_out, "sentence pair"))
     sentences, cells = sentences[cells <= _MOST_CELLS], cells[cells <= _MOST_CELLS]
     chunk = np.cumsum(cells) // _CELLS
     return np.split(sentences, np.flatnonzero(np.diff(chunk)) + 1)

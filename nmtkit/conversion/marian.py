@@ -1,7 +1,7 @@
-"""Marian models of Hugging Face's transformers, such as those of OPUS-MT, as checkpoints.
+"""Import of Marian models of Hugging Face's transformers, such as OPUS-MT.
 
-The model is nmtkit's Transformer with post-norm, except for the order of the D dimensions and of the ids. EOS is 0 and
-UNK is 1 there; the start token is `<pad>`, usually the last id.
+The model is nmtkit's Transformer with post-norm, except for the order of the D dimensions and of the ids. In Marian,
+EOS is 0, UNK is 1, and the start token is `<pad>`, usually the last id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,10 +33,10 @@ VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
 SPECIAL_PIECES = (EOS_PIECE, UNK_PIECE, PAD_PIECE)
 
-# The names of the embeddings and of the output matrix, without `model.`.
+# Names of the embeddings and of the output matrix, without `model.`.
 _SHARED, _SOURCE, _TARGET = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 _OUTPUT = "lm_head.weight"
-_MAX_POSITION_ERROR = 2e-3  # of sinusoids in fp16
+_MAX_POSITION_ERROR = 2e-3  # for sinusoids in fp16
 # The defaults of transformers' MarianConfig.
 _DEFAULTS: dict[str, Any] = {
     **{"d_model": 1024, "activation_function": "gelu", "scale_embedding": False},
@@ -47,7 +47,7 @@ _DEFAULTS: dict[str, Any] = {
     **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
     **{"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True},
 }
-# The only supported values of other options, some of them of early releases. A missing option has this value.
+# The only supported values of other options, some from early releases, which are also the defaults.
 _FIXED: dict[str, Any] = {
     **{"is_encoder_decoder": True, "is_decoder": False, "static_position_embeddings": True},
     **{"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False},
@@ -61,10 +61,10 @@ _FIXED_TOKENIZER: dict[str, Any] = {
 def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
     """Read a folder of `MarianMTModel` and `MarianTokenizer`.
 
-    Weights of float16 and bfloat16 become float32. Raises UserError if a file is missing or damaged,
-    or for what nmtkit's Transformer lacks.
+    Weights in float16 and bfloat16 become float32. Raises UserError if a file is missing or damaged, or for a feature
+    that nmtkit's Transformer lacks.
     """
-    with as_user_errors(folder, "a Marian model of Hugging Face"):
+    with as_user_errors(folder, "a Hugging Face Marian model"):
         settings = read_settings(folder, _DEFAULTS)
         check_fixed(settings, _FIXED)
         tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
@@ -82,16 +82,16 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
 
 
 def _vocabulary_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """The rows of the source and target matrices. Like transformers, shared ones ignore decoder_vocab_size."""
+    """Return the rows of the source and target matrix. As in transformers, shared ones ignore decoder_vocab_size."""
     size = settings["vocab_size"]
     is_shared = settings["share_encoder_decoder_embeddings"]
     return size, size if is_shared else settings.get("decoder_vocab_size") or size
 
 
 def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
-    """Take the matrices. Those that config.json calls one may be stored under each of their names, or under some.
+    """Take the embeddings and the output matrix. Shared matrices may be stored under any of their names.
 
-    With a separate output, transformers 5 stores both embeddings even if they are called shared, and uses them.
+    With a separate output, transformers 5 stores and uses both embeddings even if config.json says they are shared.
     """
     is_shared, is_tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
     source_size, target_size = _vocabulary_sizes(settings)
@@ -99,7 +99,7 @@ def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Em
     found = {name: tensors.take(name) for name in sizes if name in tensors}
     for name, matrix in found.items():
         if matrix.shape != (expected := (sizes[name], settings["d_model"])):
-            raise UserError(f"the weight {name} has {list(matrix.shape)} where {list(expected)} is expected")
+            raise UserError(f"the weight {name} has the shape {list(matrix.shape)}, not {list(expected)}")
     if is_tied:
         _check_one(found, (_SHARED, _SOURCE, _TARGET, _OUTPUT) if is_shared else (_TARGET, _OUTPUT))
     same_as_output = (_OUTPUT,) if is_tied else ()
@@ -108,7 +108,7 @@ def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Em
     output = _first(found, (_OUTPUT, _TARGET, _SHARED) if is_tied else (_OUTPUT,))
     bias = tensors.take("final_logits_bias") if "final_logits_bias" in tensors else None
     if bias is not None and bias.numel() != target_size:
-        raise UserError(f"final_logits_bias has {list(bias.shape)} where [1, {target_size}] is expected")
+        raise UserError(f"final_logits_bias has the shape {list(bias.shape)}, not [1, {target_size}]")
     return Embeddings(source, target, output, bias, scale=None if settings["scale_embedding"] else 1.0)
 
 
@@ -117,11 +117,11 @@ def _check_one(found: Mapping[str, Tensor], names: Sequence[str]) -> None:
     stored = [name for name in names if name in found]
     for name in stored:
         if not torch.equal(found[name], found[stored[0]]):
-            raise UserError(f"{stored[0]} and {name} differ, but {CONFIG} says that they are one matrix: damaged")
+            raise UserError(f"{stored[0]} and {name} differ, but {CONFIG} says that they are shared: damaged")
 
 
 def _first(found: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
-    """The matrix with the first of these names that is stored. Raises UserError if there is none."""
+    """Return the matrix with the first of these names that is stored. Raises UserError if there is none."""
     for name in names:
         if name in found:
             return found[name]
@@ -129,7 +129,7 @@ def _first(found: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
 
 
 def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:
-    """Remove stored sinusoids, which nmtkit computes. Raises UserError for any other positions."""
+    """Remove stored sinusoids, which nmtkit computes. Raises UserError if the positions are not sinusoids."""
     for stack in ("encoder", "decoder"):
         name = f"{stack}.embed_positions.weight"
         if name in tensors:
@@ -141,7 +141,7 @@ def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:
 
 
 def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], separate: bool) -> tuple[Side, Side]:
-    """The tokenizers of both sides: one vocabulary and two SentencePiece models, or two of each.
+    """Read the tokenizers of both sides: two SentencePiece models with one vocabulary, or one each.
 
     `added` are the ids of added tokens, at which text of both sides is split.
     """
@@ -172,10 +172,10 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    """Read a vocabulary, piece -> id. Raises UserError unless it has EOS and UNK, and an id for each piece."""
+    """Read a vocabulary, piece -> id. Raises UserError unless it has EOS and UNK, and a distinct id for each piece."""
     ids = read_object(path)
     if not all(type(number) is int for number in ids.values()) or len(set(ids.values())) < len(ids):
-        raise UserError(f"{path.name} is not a list of pieces, each with an id of its own")
+        raise UserError(f"{path.name} is not a list of pieces with distinct ids")
     for piece in (EOS_PIECE, UNK_PIECE):
         if piece not in ids:
             raise UserError(f"{path.name} has no {piece}")
@@ -183,7 +183,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
-    """Read a SentencePiece model, and add split symbols. Raises UserError if an export by nmtkit has different ones."""
+    """Read a SentencePiece model, and add split symbols. Raises UserError if nmtkit exported it with different ones."""
     model = read_part(path)
     try:
         stored = read_split_symbols(model)
@@ -198,32 +198,32 @@ def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
 
 
 def _symbols(added: Mapping[str, int]) -> list[str]:
-    """The added tokens that are not special. Raises UserError if nmtkit cannot split text at them as transformers."""
+    """List the added tokens that are not special. Raises UserError if nmtkit cannot split text at them."""
     symbols = [token for token in added if token not in SPECIAL_PIECES]
     check_symbols(symbols, "added token")
-    for token in added:  # transformers finds an inner one or not, depending on the text that follows
+    for token in added:  # whether transformers finds an inner token depends on the text after it
         if inner := next((other for other in added if other in token[1:]), None):
             raise UserError(f"added token {quoted(token)}: it contains {quoted(inner)}, which is not supported")
     return symbols
 
 
 def _with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]:
-    """A vocabulary, piece -> id, with the added tokens. Raises UserError if one is a piece with another id."""
+    """Add tokens to a vocabulary, piece -> id. Raises UserError if one is a piece with a different id."""
     pieces = {number: piece for piece, number in ids.items()}
     for token, number in added.items():
         if ids.get(token, number) != number:
             raise UserError(f"added token {quoted(token)}: its id is {number}, but {ids[token]} in the vocabulary")
         if pieces.get(number, token) != token:
-            raise UserError(f"added token {quoted(token)}: its id {number} is that of {quoted(pieces[number])}")
+            raise UserError(f"added token {quoted(token)}: its id {number} belongs to {quoted(pieces[number])}")
     return {**ids, **added}
 
 
 def _renumber(
     ids: Mapping[str, int], size: int, start: int | None, pad: int | None
 ) -> tuple[Vocabulary, list[int | None]]:
-    """The vocabulary with nmtkit's ids, and for each of them the id there; ids without a piece get one.
+    """Convert a vocabulary to nmtkit's ids, with Marian's id for each; ids without a piece get one.
 
-    Raises UserError for an id that is not below `size`.
+    Raises UserError if an id is not below `size`.
     """
     pieces = {number: piece for piece, number in ids.items()}
     if not all(0 <= number < size for number in (*pieces, 0 if start is None else start)):

@@ -1,6 +1,6 @@
 """Reads files of `torch.save` from other programs: tensors, plain containers, options of argparse and omegaconf.
 
-No code of such a file runs: `torch.load(weights_only=True)` refuses unknown classes. Neither omegaconf nor fairseq is
+Runs no code from such a file: `torch.load(weights_only=True)` rejects unknown classes. Neither omegaconf nor fairseq is
 needed, since stand-ins replace their classes.
 """
 
@@ -17,12 +17,12 @@ from torch import Tensor
 from nmtkit.errors import UserError
 from nmtkit.wording import quoted
 
-_SIGNATURES = (b"PK\3\4", b"\x80\2")  # of torch's zip format, and of the one before
+_SIGNATURES = (b"PK\3\4", b"\x80\2")  # torch's zip format, and the older one
 _FOREIGN_CLASS = re.compile(r"GLOBAL (\S{1,100})")  # in torch's message
 
 
 class _Ignored:
-    """Stands for statistics. It drops all values."""
+    """Stands in for statistics, and drops all values."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -32,7 +32,7 @@ class _Ignored:
 
 
 class ConfigNode:
-    """A node of omegaconf: a value, or a dict or list of nodes."""
+    """Stands in for an omegaconf node: a value, or a dict or list of nodes."""
 
     content: object = None
 
@@ -64,9 +64,8 @@ _ALLOWED: list[Any] = [
 def load_pickled(path: Path) -> Any:
     """Read a file of `torch.save`, in its zip format or the older one, on the CPU.
 
-    The tensors of a zip file are views of a memory map, so those that nothing uses, such as an optimizer's, take no
-    memory. Call it inside `as_user_errors`. Raises UserError for a foreign class, for a compressed file, and for one
-    whose checksums do not match.
+    Tensors in a zip file are views of a memory map, so unused ones, such as an optimizer's, take no memory. Call it
+    inside `as_user_errors`. Raises UserError for an unknown class, for a compressed file, and for wrong checksums.
     """
     is_zip = zipfile.is_zipfile(path)
     if is_zip:
@@ -74,21 +73,21 @@ def load_pickled(path: Path) -> Any:
     try:
         with torch.serialization.safe_globals(_ALLOWED):
             return torch.load(path, map_location="cpu", mmap=is_zip, weights_only=True)
-    except (pickle.UnpicklingError, AssertionError) as error:  # torch asserts some properties of its files
+    except (pickle.UnpicklingError, AssertionError) as error:  # torch uses assertions to check files
         if found := _FOREIGN_CLASS.search(str(error)):
-            reason = f"it holds an object of {found[1]}, which nmtkit does not load: save the weights and options alone"
+            reason = f"it contains an object of {found[1]}, which nmtkit does not load: save only weights and options"
             raise UserError(reason) from error
         raise UserError("damaged, or not a file of torch.save") from error
 
 
 def begins_like_pickled(path: Path) -> bool:
-    """Whether the first bytes of a file are those of a file of `torch.save`, in either format."""
+    """Whether a file begins like a file of `torch.save`, in either format."""
     with path.open("rb") as file:
         return file.read(4).startswith(_SIGNATURES)
 
 
 def _check_zip(path: Path) -> None:
-    """Raise UserError for a compressed file, which cannot be mapped, and for a damaged one: torch checks neither."""
+    """Raise UserError if a file is compressed, so that it cannot be mapped, or damaged: torch checks neither."""
     with zipfile.ZipFile(path) as archive:
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise UserError("compressed: save it with torch.save again")
@@ -97,9 +96,9 @@ def _check_zip(path: Path) -> None:
 
 
 def named_tensors(values: object) -> dict[str, Tensor]:
-    """The tensors of a state dict, by name. Raises UserError for anything else."""
+    """Return the tensors (…) of a state dict by name. Raises UserError for anything else."""
     if not isinstance(values, dict):
-        raise UserError("it holds no weights by name")
+        raise UserError("it contains no weights by name")
     for name, tensor in values.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise UserError(f"its weight {quoted(name)} is not a tensor")

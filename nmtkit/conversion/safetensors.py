@@ -25,13 +25,13 @@ from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors, parse_header
 
-_CONVERTED_DTYPES = (torch.float16, torch.bfloat16, torch.float64)  # other programs may write these
+_CONVERTED_DTYPES = (torch.float16, torch.bfloat16, torch.float64)  # as other programs may write
 
 
 def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
-    """Write a checkpoint as `model.safetensors` and `config.json`, with its tokenizers beside them.
+    """Write a checkpoint as a folder with `model.safetensors`, `config.json` and the tokenizers.
 
-    The tensors are bit by bit those of the checkpoint, under the names of the model parameters. `weights` is as in
+    The tensors equal the checkpoint's bit by bit, under the names of the model parameters. `weights` is as in
     `WeightsConfig`. Raises UserError if the package safetensors is missing or the folder exists.
     """
     content = serialize_tensors(checkpoint.chosen(weights))
@@ -45,7 +45,7 @@ def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
 def from_safetensors(folder: Path) -> Checkpoint:
     """Read an export as a checkpoint, without training state.
 
-    Tensors of float16, bfloat16 and float64 become float32. Raises UserError if the package safetensors or a file is
+    Tensors in float16, bfloat16 and float64 become float32. Raises UserError if the package safetensors or a file is
     missing, if a weight is not finite, or if the weights do not fit the model in `config.json`.
     """
     _import_safetensors()
@@ -53,7 +53,7 @@ def from_safetensors(folder: Path) -> Checkpoint:
         raise UserError(f"{folder} is a folder without a file {SAFETENSORS_FILE}: {checkpoint_in(folder)}")
     if not (folder / SAFETENSORS_HEADER).is_file():
         raise UserError(
-            f"{folder} has no {SAFETENSORS_HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again"
+            f"{folder} has no {SAFETENSORS_HEADER}, which nmt-export writes with {SAFETENSORS_FILE}: export it again"
         )
     with as_user_errors(folder):
         header = parse_header(read_part(folder / SAFETENSORS_HEADER))
@@ -68,14 +68,14 @@ def from_safetensors(folder: Path) -> Checkpoint:
 
 
 def serialize_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """The content of a safetensors file. Raises UserError if the package is missing."""
+    """Serialize tensors (…) as a safetensors file. Raises UserError if the package is missing."""
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     content: bytes = _import_safetensors().torch.save(contiguous, metadata={"format": "pt"})
     return content
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, by name. Raises UserError if it is damaged."""
+    """Read the tensors (…) in a safetensors file by name. Raises UserError if it is damaged."""
     library = _import_safetensors()
     try:
         tensors: dict[str, Tensor] = library.torch.load_file(path)
@@ -85,7 +85,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _to_float32(weight: Tensor, shape: torch.Size) -> Tensor:
-    """A weight of the expected shape, converted; any other as it is, without memory for a conversion."""
+    """Convert a weight if it has the expected shape; else return it unchanged, to save memory."""
     return weight.float() if weight.dtype in _CONVERTED_DTYPES and weight.shape == shape else weight
 
 

@@ -1,6 +1,6 @@
-"""From the weights of another toolkit's Transformer to a checkpoint.
+"""Converts the weights of a foreign Transformer to a checkpoint.
 
-The formats differ in names, in the order of ids, in the order of the D dimensions and in the scale of embeddings. An
+Formats differ in names, in the order of ids, in the order of the D dimensions, and in the scale of embeddings. An
 importer describes these; this module does the rest.
 """
 
@@ -21,9 +21,9 @@ from nmtkit.text.vocabulary import NEVER_OUTPUT
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _FLOAT32_STEP = 2**-23  # a scale may be stored in float32
 
-Parts = Mapping[str, tuple[str, ...]]  # the modules there whose rows, one below the other, are a module here
+Parts = Mapping[str, tuple[str, ...]]  # nmtkit's module -> foreign modules whose rows it concatenates
 
-# fairseq's names, which the models of transformers have too.
+# fairseq's names, which models of transformers also use.
 ENCODER_LAYER: Parts = {
     "self_attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attention.out": ("self_attn.out_proj",),
@@ -45,7 +45,7 @@ _D_ROWS = ("norm.weight", "norm.bias", ".out.weight", ".out.bias", ".outer.weigh
 
 
 class ForeignWeights:
-    """The tensors of another toolkit by its names. Each is taken once, so those that are left over are unknown."""
+    """Foreign tensors by name. Each is taken once, so tensors that are left over are unknown."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = dict(tensors)
@@ -54,12 +54,12 @@ class ForeignWeights:
         return name in self._tensors
 
     def take(self, name: str) -> Tensor:
-        """Remove a tensor and return it as float32. Raises UserError if it is missing or not of floating point."""
+        """Remove a tensor (…), and return it as float32. Raises UserError if it is missing or not floating-point."""
         if name not in self._tensors:
             raise UserError(f"the weight {name} is missing")
         tensor = self._tensors.pop(name)
         if tensor.dtype not in _FLOATS:
-            raise UserError(f"the weight {name} is {tensor.dtype}: nmtkit imports floating point only")
+            raise UserError(f"the weight {name} is {tensor.dtype}: nmtkit imports only floating-point weights")
         return tensor.float()
 
     def drop(self, is_unused: Callable[[str], bool]) -> None:
@@ -67,19 +67,19 @@ class ForeignWeights:
         self._tensors = {name: tensor for name, tensor in self._tensors.items() if not is_unused(name)}
 
     def refuse_rest(self) -> None:
-        """Raise UserError, naming the first, for a tensor that was not taken."""
+        """Raise UserError, naming the first, if a tensor was not taken."""
         for name in sorted(self._tensors):
-            raise UserError(f"the weight {name} belongs to no part of nmtkit's Transformer: the model is not supported")
+            raise UserError(f"the weight {name} has no counterpart in nmtkit's Transformer: the model is not supported")
 
     def take_linear(self, ours: str, theirs: Sequence[str]) -> dict[str, Tensor]:
-        """Weight and bias of a module of nmtkit, joined from those of modules there."""
+        """Concatenate foreign modules to the weight (outputs, inputs) and bias (outputs,) of a module of nmtkit."""
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{module}.{part}") for module in theirs])
             for part in ("weight", "bias")
         }
 
     def take_layers(self, stack: str, count: int, form: str, parts: Parts) -> dict[str, Tensor]:
-        """All layers of a stack of nmtkit; `form` is the prefix of a layer there, with {stack} and {number}."""
+        """Take all layers of a stack: weights (…) by nmtkit's names. `form` is the foreign prefix of a layer."""
         taken: dict[str, Tensor] = {}
         for number in range(count):
             prefix = form.format(stack=stack, number=number)
@@ -88,7 +88,7 @@ class ForeignWeights:
         return taken
 
     def take_stacks(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """Both stacks by fairseq's names, with the final norms of a pre-norm model."""
+        """Take both stacks, stored under fairseq's names: weights (…) by nmtkit's names."""
         form = "{stack}.layers.{number}."
         taken = self.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
         taken |= self.take_layers("decoder", config.decoder_layers, form, DECODER_LAYER)
@@ -102,7 +102,7 @@ class ForeignWeights:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The three matrices (W, D) and the bias (W,) of a model, by its own ids."""
+    """The three matrices (W, D) and the bias (W,) of a foreign model, by its ids."""
 
     source: Tensor
     target: Tensor
@@ -113,11 +113,11 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class Side:
-    """The tokenizer of a side, and where its ids are in the model to import."""
+    """The tokenizer of a side, and the rows of its ids in the foreign model."""
 
     tokenizer: Tokenizer
-    rows: Sequence[int | None]  #: for each id of nmtkit the id there; None for a row of zeros
-    size: int  #: of the vocabulary there
+    rows: Sequence[int | None]  #: foreign id for each id of nmtkit; None for a row of zeros
+    size: int  #: of the foreign vocabulary
 
 
 def assemble(
@@ -129,11 +129,11 @@ def assemble(
     *,
     halves: bool,
 ) -> Checkpoint:
-    """The checkpoint of an imported model; `others` are its remaining weights by nmtkit's names.
+    """Assemble the checkpoint of an imported model; `others` are its remaining weights (…) by nmtkit's names.
 
-    With `halves`, all sines of the positions precede all cosines there; D is permuted to nmtkit's order, in which they
-    alternate. --share-embeddings and --output-bias follow from the weights. Raises UserError for weights that do not
-    fit the options or are not finite.
+    With `halves`, all sines precede all cosines in the foreign model; D is permuted to nmtkit's order, in which they
+    alternate. The weights determine --share-embeddings and --output-bias. Raises UserError if weights do not fit the
+    options or are not finite.
     """
     tokenizers = (sides[0].tokenizer, sides[1].tokenizer)
     matrices, sharing = _embedding_weights(embeddings, sides, shares_vocabulary(*tokenizers))
@@ -149,25 +149,25 @@ def assemble(
 
 
 def sines_first(table: Tensor) -> Tensor:
-    """A table (length, D) of nmtkit's sinusoids with all sines before all cosines."""
+    """Reorder a table (length, D) of nmtkit's sinusoids: all sines before all cosines."""
     return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
 
 def with_positions(
     config: TransformerConfig, source: Tensor, target: Tensor
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """The options and weights of learned positions, as many as both tables have."""
+    """Set learned positions from two tables (positions, D), truncated to equal length; return options and weights."""
     length = min(len(source), len(target))
     if len(source) != len(target):
-        logger.warning("there are %d positions of the source, but %d of the target", len(source), len(target))
+        logger.warning("there are %d positions for the source, but %d for the target", len(source), len(target))
     tables = {"source_positions.table": source[:length], "target_positions.table": target[:length]}
     return replace(config, positions="learned", max_positions=length), tables
 
 
 def _embedding_weights(given: Embeddings, sides: tuple[Side, Side], joined: bool) -> tuple[dict[str, Tensor], str]:
-    """The embeddings by nmtkit's names and ids, and the value of --share-embeddings.
+    """Return the embeddings by nmtkit's names and ids, and the value of --share-embeddings.
 
-    A matrix is shared if it is equal to another in all rows that are used.
+    Two matrices are shared if all used rows are equal.
     """
     usual = math.sqrt(given.target.size(-1))
     factor = 1.0 if given.scale is None else given.scale / usual
@@ -194,7 +194,7 @@ def _embedding_weights(given: Embeddings, sides: tuple[Side, Side], joined: bool
 
 
 def _pick(matrix: Tensor, side: Side, name: str) -> Tensor:
-    """The rows of a matrix in the order of a side's ids: a copy."""
+    """Copy the rows of a matrix (W, D), or a bias (W,), in the order of a side's ids."""
     if matrix.dim() == 0 or len(matrix) != side.size:
         raise UserError(
             f"the {name} has the shape {list(matrix.shape)}, but the vocabulary has {side.size} pieces with the "
@@ -206,12 +206,12 @@ def _pick(matrix: Tensor, side: Side, name: str) -> Tensor:
 
 
 def alternating(d_model: int) -> Tensor:
-    """The order (D,) in which sines and cosines alternate, if all sines are first: 2i is i there, 2i + 1 is D/2 + i."""
+    """The order (D,) that makes sines and cosines alternate if all sines are first: 2i from i, 2i + 1 from D/2 + i."""
     return torch.arange(d_model).reshape(2, -1).t().reshape(-1)
 
 
 def permute_width(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
-    """Permute D everywhere in weights by nmtkit's names: dimension k becomes what order[k] was."""
+    """Permute D in weights (…) by nmtkit's names with `order` (D,): the new dimension k is the old order[k]."""
 
     def permuted(name: str, weight: Tensor) -> Tensor:
         if name.endswith(_D_COLUMNS):

@@ -1,4 +1,4 @@
-"""A micro-batch as tensors: collation and padding."""
+"""Micro-batches as tensors: collation and padding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,14 +19,14 @@ T = TypeVar("T", bound="Movable")
 
 
 class Movable:
-    """A dataclass whose tensors can be copied together."""
+    """Base class of dataclasses whose tensors are copied together."""
 
     def to(self: T, device: torch.device) -> T:
-        """Copy the batch to a device, asynchronously if it is in pinned memory."""
+        """Copy all tensors to a device, asynchronously if they are in pinned memory."""
         return self._with(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self: T) -> T:
-        """Copy the batch to pinned memory, from which a GPU can copy asynchronously."""
+        """Copy all tensors to pinned memory, from which a GPU can copy asynchronously."""
         return self._with(Tensor.pin_memory)
 
     def _with(self: T, change: Callable[[Tensor], Tensor]) -> T:
@@ -40,8 +40,8 @@ class Movable:
 class Batch(Movable):
     """A micro-batch of B sentence pairs, padded at the end. tgt_in is tgt_out shifted right by one, BOS first (§3.1).
 
-    Lengths count EOS. `target_indices` are the indices of the target tokens in the flattened tgt_out, without padding.
-    They are computed on the CPU, since finding them on a GPU would synchronize it with the host.
+    Lengths count EOS. `target_indices` are the indices of the target tokens, without padding, in the flattened tgt_out.
+    They are computed on the CPU, because on a GPU the host would have to wait.
     """
 
     src: Tensor  # (B, S) int64
@@ -56,13 +56,13 @@ class Batch(Movable):
     def of(
         cls, src: Tensor, source_lengths: Tensor, tgt_in: Tensor, tgt_out: Tensor, target_lengths: Tensor
     ) -> "Batch":
-        """Make a batch of padded tensors, on the CPU."""
+        """Make a batch from padded src (B, S), tgt_in and tgt_out (B, T) with lengths (B,), all on the CPU."""
         target_indices = (torch.arange(tgt_out.size(1)) < target_lengths.unsqueeze(1)).flatten().nonzero().squeeze(1)
         return cls(src, source_lengths, tgt_in, tgt_out, target_lengths, target_indices, int(source_lengths.sum()))
 
     @classmethod
     def unpadded(cls, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> "Batch":
-        """Make a batch of tensors without padding: every row is a whole sentence."""
+        """Make a batch from src (B, S), tgt_in and tgt_out (B, T) without padding: every row is a whole sentence."""
         source_lengths, target_lengths = (torch.full((len(rows),), rows.size(1)) for rows in (src, tgt_out))
         return cls.of(src, source_lengths, tgt_in, tgt_out, target_lengths)
 
@@ -73,7 +73,7 @@ class Batch(Movable):
 
     @property
     def sentences(self) -> int:
-        """B."""
+        """The number of sentence pairs, B."""
         return len(self.src)
 
     @property
@@ -82,30 +82,30 @@ class Batch(Movable):
         return self.src.size(1), self.tgt_out.size(1)
 
     def parts_within(self, max_tokens: int) -> int:
-        """The number of parts of equally many sentences with at most `max_tokens` tokens a side, padding included."""
+        """The number of equal parts needed for at most `max_tokens` tokens per side in each, padding included."""
         return -(-self.sentences // max(1, max_tokens // max(self.longest)))
 
     @property
     def padded_tokens(self) -> int:
-        """Tokens of both sides including padding, which determine the cost of computing the batch."""
+        """Tokens of both sides including padding, a measure of the cost of the batch."""
         return self.src.numel() + self.tgt_out.numel()
 
     def rows(self, rows: slice) -> "Batch":
-        """Select sentence pairs, and keep their padding."""
+        """Select sentence pairs by row, and keep their padding."""
         return Batch.of(
             self.src[rows], self.source_lengths[rows], self.tgt_in[rows], self.tgt_out[rows], self.target_lengths[rows]
         )
 
 
 def collate(split: Split, indices: Indices) -> Batch:
-    """Read the sentence pairs with these indices as one batch."""
+    """Read the sentence pairs with these indices (B,) as one batch."""
     return make_batch(*split.source.gather(indices), *split.target.gather(indices))
 
 
 def make_batch(
     source: NDArray[np.generic], source_lengths: Lengths, target: NDArray[np.generic], target_lengths: Lengths
 ) -> Batch:
-    """Make a batch from the concatenated tokens of each side and the lengths of its sentences, EOS counted."""
+    """Make a batch from the concatenated tokens of each side, and its sentences' lengths (B,) with EOS."""
     tgt_out = _pad_rows(target, target_lengths)
     tgt_in = np.full_like(tgt_out, PAD)
     tgt_in[:, 0] = BOS
@@ -122,7 +122,7 @@ def make_batch(
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Pad sequences of ids to one tensor (B, longest), and return it with their lengths (B,)."""
+    """Pad sequences of ids to a tensor (B, longest), and return it with their lengths (B,)."""
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
     rows = _pad_rows(np.fromiter(chain.from_iterable(sequences), np.int64), lengths)
     return torch.from_numpy(rows), torch.from_numpy(lengths)

@@ -1,8 +1,8 @@
-"""Batching: which sentence pairs make up which update, as a pure function of lengths, seed and epoch.
+"""Batching: divides an epoch into updates, as a pure function of lengths, seed and epoch.
 
 An epoch is planned in parts. Each part samples the whole corpus, through a permutation that is computed and never
-stored, so neither time nor memory of planning grows with the corpus. Within a part, sentence pairs are sorted by length
-and cut into micro-batches with little padding. The micro-batches are shuffled and grouped into updates of about
+stored, so planning a part takes the same time and memory for any corpus. Within a part, sentence pairs are sorted by
+length and cut into micro-batches with little padding. The micro-batches are shuffled and grouped into updates of about
 `batch_tokens` target tokens (§5.1). The plan does not depend on the number of devices, which share the micro-batches of
 an update.
 """
@@ -18,20 +18,20 @@ from numpy.typing import NDArray
 from nmtkit.data.binary import Indices
 from nmtkit.data.permutation import permute
 
-PART = 1 << 18  # sentence pairs planned at once: many updates, about 30 MB, a fraction of a second
-ORDER_VERSION = 2  #: version of the data order of this module and `permutation`; 1 sorted by length without jitter
-_JITTER_SHARE = 1 / 3  # of pairs sorted as if one token longer; more adds padding and hardly mixes batches better
+PART = 1 << 18  # sentence pairs planned at a time: many updates, about 30 MB, a fraction of a second
+ORDER_VERSION = 2  #: version of the data order of this module and `permutation`; version 1 had no jitter
+_JITTER_SHARE = 1 / 3  # of pairs are sorted as if one token longer; more jitter adds padding and hardly improves mixing
 
 
 class Lengths(Protocol):
-    """Number of tokens of each sentence of one side, EOS counted: an array, or a lookup on disk."""
+    """The length of each sentence of one side, in tokens with EOS: an array, or a look-up on disk."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, sentences: Indices, /) -> NDArray[np.int32]: ...
 
 
 class DataPosition(NamedTuple):
-    """The position of a training run in its data."""
+    """The position of a run in its training data."""
 
     epoch: int = 1  # counted from 1
     part: int = 0  # of the epoch, counted from 0
@@ -52,16 +52,16 @@ class Update:
 
 
 def count_parts(pairs: int) -> int:
-    """The number of parts in which an epoch of `pairs` sentence pairs is planned."""
+    """Count the parts in which an epoch of `pairs` sentence pairs is planned."""
     return max(1, -(-pairs // PART))
 
 
 class BatchSampler:
     """Groups the sentence pairs of a split into updates, epoch after epoch.
 
-    `source` and `target` are the lengths in tokens. A micro-batch holds at most `max_tokens` padded tokens a side and
-    at most `batch_tokens` padded target tokens, unless it is a single pair. Each micro-batch is an update unless they
-    are grouped.
+    `source` and `target` are the lengths in tokens. A micro-batch has at most `max_tokens` padded tokens per side and
+    at most `batch_tokens` padded target tokens, unless it is a single pair. Without `is_grouped`, each micro-batch is
+    an update.
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class BatchSampler:
         self.parts = count_parts(len(source))
 
     def target_tokens(self, pairs: Indices) -> int:
-        """The number of target tokens of some sentence pairs."""
+        """Count the target tokens of some sentence pairs."""
         return int(self.target[pairs].sum())
 
     def epoch(self, epoch: int) -> Iterator[Update]:
-        """Yield the updates of one epoch, counted from 1. Each sentence pair is in exactly one of them."""
+        """Yield the updates of one epoch, counted from 1. Each sentence pair belongs to exactly one update."""
         for part in range(self.parts):
             yield from self._part(epoch, part)
 
     def updates(self, position: DataPosition = START) -> Iterator[Update]:
-        """Yield updates endlessly, starting at a position."""
+        """Yield updates without end, from a position on."""
         return chain.from_iterable(self.plans(position))
 
     def plans(self, position: DataPosition) -> Iterator[list[Update]]:
-        """Yield the updates of each part endlessly, starting at a position."""
+        """Yield the updates of each part without end, from a position on."""
         epoch, part, done = position
         while True:
             yield self._part(epoch, part)[done:]
@@ -134,7 +134,7 @@ class BatchSampler:
 def _sort_by_length(first: NDArray[np.int32], second: NDArray[np.int32], random: np.random.Generator) -> Indices:
     """Sort indices by the jittered length of one side, then by the length of the other. The sort is stable.
 
-    The direction of the second sort alternates, so that neighbours stay similar where the first length changes.
+    The direction of the second sort alternates, so that neighbors stay similar when the first length changes.
     """
     jittered = first + (random.random(len(first)) < _JITTER_SHARE)
     order: Indices = np.lexsort((np.where(jittered % 2 == 0, second, -second), jittered))
@@ -146,14 +146,14 @@ def batch_by_tokens(
 ) -> list[Indices]:
     """Cut sentence pairs, in the given order, into micro-batches with a limited number of tokens.
 
-    A micro-batch holds at most `max_tokens` padded tokens a side and at most `target_tokens` padded target tokens, or a
-    single pair. Returns consecutive slices of `order`.
+    A micro-batch has at most `max_tokens` padded tokens per side and at most `target_tokens` padded target tokens, or
+    is a single pair. Returns consecutive slices of `order`.
     """
     batches = []
     begin = 0
     budget = min(max_tokens, target_tokens)
     while begin < len(order):
-        # no batch is longer than this window, as its longest target is at least as long as its first
+        # no batch exceeds this window, since its longest target is at least as long as its first
         window = order[begin : begin + max(1, budget // max(1, int(target[order[begin]])))]
         count = np.arange(1, len(window) + 1)
         fits = np.maximum.accumulate(target[window]) * count <= budget

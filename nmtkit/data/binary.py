@@ -1,7 +1,7 @@
-"""The token file: sentences as ids on disk, with an index of offsets. Readers memory-map both files.
+"""The token file: sentences as ids on disk, with an index of offsets. Both files are memory-mapped for reading.
 
-`docs/reference/dataset.md` describes them byte by byte. A sentence is stored with its EOS, so all lengths count it.
-Inside a sentence there is no PAD, BOS or EOS: writer and reader check this.
+`docs/reference/dataset.md` describes every byte. A sentence is stored with its EOS, so all lengths count it. PAD, BOS
+and EOS never occur inside a sentence: writer and reader check this.
 """
 
 import errno
@@ -35,7 +35,7 @@ _REMEDIES = {errno.ENOENT: REMEDY, errno.EMFILE: "raise the hard limit of open f
 
 
 def token_type(vocabulary_size: int) -> TokenType:
-    """The smallest dtype that can hold every id of a vocabulary."""
+    """Choose the smallest dtype for all ids of a vocabulary."""
     return TOKEN_TYPES[2 if vocabulary_size <= 1 << 16 else 4]
 
 
@@ -50,8 +50,8 @@ def index_path(stem: Path) -> Path:
 def find_invalid_sentence(tokens: Tokens, lengths: NDArray[np.int32], vocabulary_size: int) -> tuple[int, str] | None:
     """Find the first invalid sentence: its number, counted from 0, and the reason; None if all are valid.
 
-    `tokens` are the concatenated sentences, `lengths` their lengths, at least 1. In a valid sentence all ids are below
-    the vocabulary size, the last one is EOS, and PAD, BOS and EOS do not occur elsewhere.
+    `tokens` (T,) are the concatenated sentences, `lengths` (n,) their lengths, at least 1. In a valid sentence all ids
+    are below the vocabulary size, the last one is EOS, and PAD, BOS and EOS do not occur elsewhere.
     """
     ends = np.cumsum(lengths) - 1
     out_of_range = tokens >= vocabulary_size
@@ -85,9 +85,9 @@ class TokenFileWriter:
         return self
 
     def write(self, tokens: Tokens, lengths: NDArray[np.int32]) -> None:
-        """Append sentences, given as their concatenated tokens and their lengths.
+        """Append sentences, given as concatenated tokens (T,) and lengths (n,).
 
-        Raises ValueError if the lengths do not match the tokens, or a sentence is invalid: see `find_invalid_sentence`.
+        Raises ValueError if the lengths do not match the tokens, or a sentence is invalid, see `find_invalid_sentence`.
         """
         if (lengths < 1).any() or lengths.sum() != len(tokens):
             raise ValueError(f"the lengths do not fit {len(tokens)} tokens")
@@ -113,9 +113,9 @@ class TokenFileWriter:
 
 
 class StoredLengths:
-    """Looks up sentence lengths, EOS counted, in the index of a token file: by a slice, or by an array of numbers.
+    """Looks up sentence lengths, in tokens with EOS, in the index of a token file, by a slice or an array of numbers.
 
-    Raises UserError for damaged offsets: a sentence that is empty or lies outside the file.
+    Raises UserError for damaged offsets, by which a sentence is empty or outside the file.
     """
 
     def __init__(self, offsets: Indices, index: Path) -> None:
@@ -141,8 +141,8 @@ class TokenFile:
     """Reads the sentences of one side of a split, EOS included.
 
     The files are memory-mapped, so all processes share their pages, and files that replace them later are not read.
-    Raises UserError, naming the file, if one is missing, of another format or version, or of the wrong size. Reading
-    raises UserError for damaged offsets and for invalid sentences: see `find_invalid_sentence`.
+    Raises UserError, naming the file, if one is missing, or has an unknown format or version or the wrong size. Reading
+    raises UserError for damaged offsets, and for invalid sentences, see `find_invalid_sentence`.
     """
 
     def __init__(self, stem: Path, vocabulary_size: int) -> None:
@@ -157,19 +157,19 @@ class TokenFile:
         if self._offsets[0] != 0 or self._offsets[-1] != self.tokens:
             raise UserError(f"{index_path(stem)}: the offsets are damaged; {REMEDY}")
         if isinstance(tokens, mmap.mmap):
-            tokens.madvise(mmap.MADV_RANDOM)  # otherwise each random access reads ahead a megabyte
+            tokens.madvise(mmap.MADV_RANDOM)  # otherwise each random access reads a megabyte ahead
         self._tokens = np.frombuffer(tokens, dtype)
 
     @cached_property
     def lengths(self) -> StoredLengths:
-        """The length of each sentence, EOS counted."""
+        """The length of each sentence, in tokens with EOS."""
         return StoredLengths(self._offsets, index_path(self.stem))
 
     def __len__(self) -> int:
         return self._sentences
 
     def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:
-        """Read several sentences: their concatenated tokens, and the length of each."""
+        """Read several sentences (n,): their concatenated tokens (T,), and the length of each (n,)."""
         lengths = self.lengths[sentences]
         shifts = self._offsets[sentences] - (np.cumsum(lengths) - lengths)  # from result to file offsets
         tokens = self._tokens[np.arange(lengths.sum()) + np.repeat(shifts, lengths)]
@@ -179,7 +179,7 @@ class TokenFile:
 
 
 def _map(path: Path) -> mmap.mmap | bytes:
-    """Map a file; the content of an empty file, which cannot be mapped, is an empty string."""
+    """Map a file into memory. For an empty file, which cannot be mapped, return empty bytes."""
     try:
         with path.open("rb") as file:
             if not os.fstat(file.fileno()).st_size:
@@ -191,7 +191,7 @@ def _map(path: Path) -> mmap.mmap | bytes:
 
 
 def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:
-    """Parse an index header: number of sentences, number of tokens, dtype. `path` is for the error message."""
+    """Parse an index header: number of sentences, number of tokens, dtype. Raises UserError, naming `path`."""
     if len(header) < HEADER.size or not header.startswith(MAGIC):
         raise UserError(f"{path}: not an nmtkit index; {REMEDY}")
     _, version, token_bytes, sentences, tokens = HEADER.unpack(header)

@@ -1,4 +1,4 @@
-"""The dataset folder, which nmt-preprocess writes and the other stages read.
+"""The dataset folder, which nmt-preprocess writes and other commands read.
 
 `docs/reference/dataset.md` describes it.
 """
@@ -17,7 +17,7 @@ from nmtkit.storage.files import sha256
 from nmtkit.text.tokenizer import Tokenizer, restore_tokenizers, shares_vocabulary
 from nmtkit.wording import counted
 
-ALWAYS_VERIFY_BELOW = 1 << 30  #: bytes; smaller datasets have their checksums verified whenever they are opened
+ALWAYS_VERIFY_BELOW = 1 << 30  #: bytes; checksums of smaller datasets are verified whenever they are opened
 _PAIRS_PER_READ = 1 << 20
 
 
@@ -34,14 +34,14 @@ class Split:
         return len(self.source)
 
     def longest(self) -> int:
-        """The number of tokens of the longest sentence on either side."""
+        """Tokens of the longest sentence on either side."""
         slices = (slice(begin, begin + _PAIRS_PER_READ) for begin in range(0, len(self), _PAIRS_PER_READ))
         return max(int(side.lengths[pairs].max()) for pairs in slices for side in (self.source, self.target))
 
     def check_lengths(self, option: str, limit: int, instead: str) -> None:
-        """Raise UserError, naming the first such lines, if a sentence has more tokens than `option` allows.
+        """Raise UserError, naming the first lines, if sentences have more tokens than the `limit` of `option`.
 
-        `instead` is the alternative to a larger limit that the message offers.
+        The message suggests a larger limit, or `instead`.
         """
         count, longest, first = 0, 0, list[int]()
         for begin in range(0, len(self), _PAIRS_PER_READ):
@@ -59,9 +59,9 @@ class Split:
 
 
 class Dataset:
-    """An open dataset. `joined` is whether `source` and `target` share a vocabulary; they may be one tokenizer, too.
+    """An open dataset. With `joined`, `source` and `target` share a vocabulary; they may also be the same tokenizer.
 
-    `source_tag` is what every source line begins with, empty without a tag.
+    Every source line begins with `source_tag`, which is empty without a tag.
     """
 
     def __init__(self, folder: Path, description: Description) -> None:
@@ -83,14 +83,14 @@ class Dataset:
         """Open a dataset and verify its files.
 
         Sizes are always compared with dataset.json. Checksums are verified if the dataset is smaller than 1 GiB, or
-        with `verify`. Raises UserError that names the file that is missing or wrong.
+        with `verify`. Raises UserError, naming the file, if one is missing or wrong.
         """
         description = read_description(folder)
         _check_files(folder, description, verify)
         return cls(folder, description)
 
     def checksums(self, split: str | None = None) -> dict[str, str]:
-        """The SHA-256 of each file of a split, or of the whole dataset."""
+        """Return the SHA-256 of each file of a split, or of the whole dataset."""
         files = self._description.files.items()
         return {name: record.sha256 for name, record in files if split is None or name.startswith(f"{split}.")}
 
@@ -99,7 +99,7 @@ class Dataset:
         return list(self.summaries)
 
     def split(self, name: str) -> Split:
-        """Open a split. Raises UserError if there is no split of this name, or the dataset has been replaced."""
+        """Open a split. Raises UserError if there is no split with this name, or if the dataset was replaced."""
         if name not in self.summaries:
             raise UserError(f"{self.folder} has no split {name!r}, only {', '.join(self.summaries)}")
         summary = self.summaries[name]
@@ -107,12 +107,12 @@ class Dataset:
         lines = LineNumbers(len(source), summary.corpora, dropped_path(self.folder, name))
         if read_description(self.folder) != self._description:
             raise UserError(
-                f"{self.folder}: another dataset has replaced it since it was opened; run the command again"
+                f"{self.folder}: a different dataset has replaced it since it was opened; run the command again"
             )
         return Split(name, source, target, lines)
 
     def _open_side(self, summary: SplitSummary, side: str, tokenizer: Tokenizer) -> Sentences:
-        """Open one side of a split. Raises UserError if its files have other counts than the description."""
+        """Open one side of a split. Raises UserError if the counts in its files differ from the description."""
         sentences = Sentences(summary.stems(self.folder, side), len(tokenizer.vocab))
         for shard, described in zip(sentences.shards, summary.stored_counts(side), strict=True):
             if (len(shard), shard.tokens) != described:
@@ -123,14 +123,14 @@ class Dataset:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target."""
+        """Source and target language."""
         return self.source_language, self.target_language
 
 
 def read_tokenizers(
     folder: Path, kinds: tuple[str, str], joined: bool, languages: tuple[str, str]
 ) -> tuple[Tokenizer, Tokenizer]:
-    """The inverse of `write_tokenizers`. Raises UserError, naming the file, if one is damaged."""
+    """Read the files of `write_tokenizers`. Raises UserError, naming the file, if one is damaged."""
     path = folder
 
     def read(name: str) -> bytes:
@@ -145,7 +145,7 @@ def read_tokenizers(
 
 
 def write_tokenizers(folder: Path, languages: tuple[str, str], source: Tokenizer, target: Tokenizer) -> None:
-    """Write the vocabularies, and the models if there are any, as `tokenizer_files` names them."""
+    """Write the vocabularies, and the models if any, under the names of `tokenizer_files`."""
     files = tokenizer_files((source.kind, target.kind), shares_vocabulary(source, target), languages)
     for tokenizer, stored in zip((source, target), files, strict=True):
         (folder / stored.vocabulary).write_bytes(tokenizer.vocab.to_bytes())
@@ -154,7 +154,7 @@ def write_tokenizers(folder: Path, languages: tuple[str, str], source: Tokenizer
 
 
 def _check_files(folder: Path, description: Description, verify: bool) -> None:
-    """Raise UserError for the first file that is missing or whose size or checksum is wrong."""
+    """Raise UserError, naming the first file that is missing or has the wrong size or checksum."""
     for name, record in description.files.items():
         path = folder / name
         if not path.is_file():

@@ -1,7 +1,7 @@
-"""dataset.json, the description of a dataset folder. It is written last, and every value is validated on reading.
+"""dataset.json, the description of a dataset folder. It is written last, and all values are validated when read.
 
-`docs/reference/dataset.md` describes it. Only file names that nmt-preprocess can write are accepted, so a reader never
-leaves the folder or opens a file that was not verified.
+`docs/reference/dataset.md` describes it. Only file names that nmt-preprocess can write are accepted, so readers open
+only verified files inside the folder.
 """
 
 import json
@@ -26,20 +26,20 @@ from nmtkit.wording import quoted, shortened
 
 DESCRIPTION, FORMAT = DATASET, DATASET_FORMAT
 VERSION = 2
-SHARDED_VERSION = 3  #: of a dataset whose splits are stored in shards
-_MAX_BYTES = 1 << 24  # of dataset.json
-_LONGEST_REASON = 300  # characters; a reason quotes values of dataset.json
+SHARDED_VERSION = 3  #: version of datasets whose splits are stored in shards
+_MAX_BYTES = 1 << 24  # most bytes of dataset.json
+_LONGEST_REASON = 300  # characters of a message that quotes values of dataset.json
 
 _SPLIT = r"(train|valid\d*|test\d*)"
-TOKENIZER_FILE = r"vocab(\..+)?\.txt|spm(\..+)?\.model|bpe\..+\.json"  #: pattern of the names by `tokenizer_files`
-# A killed run's folder is removed only if all its files have such names.
+TOKENIZER_FILE = r"vocab(\..+)?\.txt|spm(\..+)?\.model|bpe\..+\.json"  #: pattern of names from `tokenizer_files`
+# The folder of a killed run is removed only if all its files have such names.
 _DATASET_FILE = re.compile(rf"dataset\.json|{TOKENIZER_FILE}|{_SPLIT}\.(dropped|.+\.(bin|idx))")
 
 
 def tokenizer_files(
     kinds: tuple[str, str], joined: bool, languages: tuple[str, str]
 ) -> tuple[StoredParts, StoredParts]:
-    """The names of the files with the tokenizers of both sides; `joined` is whether they share a vocabulary."""
+    """Name the tokenizer files of both sides, which share a vocabulary with `joined`."""
     source, target = (
         StoredParts("vocab.txt" if joined else f"vocab.{side}.txt", _model_file(kind, joined, side))
         for kind, side in zip(kinds, side_names(languages), strict=True)
@@ -55,7 +55,7 @@ def _model_file(kind: str, joined: bool, side: str) -> str | None:
 
 
 def split_stem(folder: Path, split: str, side: str, shard: int | None = None) -> Path:
-    """The path of the token file and index of one side of a split or of one of its shards, without their suffixes."""
+    """Return the path without suffix of the token file and index for one side of a split or of one of its shards."""
     return folder / (f"{split}.{side}" if shard is None else f"{split}.{shard:05}.{side}")
 
 
@@ -65,19 +65,19 @@ def is_dataset_file(name: str) -> bool:
 
 
 def may_replace(folder: Path) -> bool:
-    """Whether a folder is a dataset and contains no other files. An intact dataset.json lists all."""
+    """Whether a folder is a dataset and contains no other files, according to an intact dataset.json."""
     if not is_dataset(folder):
         return False
     names = {path.name for path in folder.iterdir()}
     try:
         return names <= {DESCRIPTION, *read_description(folder).files}
-    except UserError:  # damaged, or of another version
+    except UserError:  # damaged, or a different version
         return all(map(is_dataset_file, names))
 
 
 @dataclass(frozen=True)
 class ShardSummary:
-    """The sentence pairs of a shard, and its tokens by side, each EOS counted."""
+    """The number of sentence pairs in a shard, and of tokens by side, EOS included."""
 
     sentences: int
     tokens: dict[str, int]
@@ -85,38 +85,38 @@ class ShardSummary:
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """The entry of a split in dataset.json. `tokens` (each EOS counted) and `unknown` are by side."""
+    """The entry of a split in dataset.json. `tokens` (EOS included) and `unknown` are counts by side."""
 
     name: str
     sentences: int
     tokens: dict[str, int]
     unknown: dict[str, int]
     dropped: dict[str, int]  #: number of dropped sentence pairs, by reason
-    corpora: list[tuple[str, int]]  #: file prefix and number of lines of each text, in order
+    corpora: list[tuple[str, int]]  #: file prefix and number of lines of each corpus, in order
     shards: list[ShardSummary] = field(default_factory=list)  #: in order; empty if the split is not sharded
 
     def stems(self, folder: Path, side: str) -> list[Path]:
-        """The paths of the token files of one side, without their suffixes."""
+        """Return the paths of the token files of one side, without suffixes."""
         numbers: Iterable[int | None] = range(len(self.shards)) if self.shards else [None]
         return [split_stem(folder, self.name, side, number) for number in numbers]
 
     def stored_counts(self, side: str) -> list[tuple[int, int]]:
-        """The sentences and tokens of each of these files."""
+        """Return the numbers of sentences and tokens in each token file of one side."""
         parts = self.shards or [ShardSummary(self.sentences, self.tokens)]
         return [(part.sentences, part.tokens[side]) for part in parts]
 
 
 class FileRecord(NamedTuple):
-    """Size and checksum of a file when it was written."""
+    """Size in bytes and checksum of a file when it was written."""
 
     bytes: int
     sha256: str
 
 
 def record_file(path: Path, known: Mapping[str, FileRecord]) -> FileRecord:
-    """Record the size and checksum of a file. An earlier record in `known`, by name, is reused if the size is the same.
+    """Record size and checksum of a file. An earlier record in `known`, by name, is reused if the size is the same.
 
-    Files of a dataset are only appended to.
+    This is safe because files of a dataset are only appended to.
     """
     size = path.stat().st_size
     record = known.get(path.name)
@@ -127,17 +127,17 @@ def record_file(path: Path, known: Mapping[str, FileRecord]) -> FileRecord:
 class Description:
     """The content of dataset.json. `files` are all other files of the folder, by name.
 
-    Sides have the names of `nmtkit.text.languages.side_names`.
+    Sides are named by `nmtkit.text.languages.side_names`.
     """
 
     source_language: str
     target_language: str
     tokenizer: str
     joined: bool
-    vocabulary: dict[str, int]  #: entries, by side
+    vocabulary: dict[str, int]  #: number of pieces, by side
     splits: list[SplitSummary]
     files: dict[str, FileRecord]
-    source_tag: str = ""  #: what every source line begins with; empty without a tag
+    source_tag: str = ""  #: tag at the beginning of every source line; empty without one
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -159,7 +159,7 @@ def write_description(
 ) -> None:
     """Write dataset.json for a folder whose other files are complete. It lists only files of a dataset.
 
-    The files in `known` are not read again: see `record_file`.
+    Files in `known` are not read again, see `record_file`.
     """
     names = sorted(path.name for path in folder.iterdir() if is_dataset_file(path.name) and path.name != DESCRIPTION)
     sizes = {name: len(side.vocab) for name, side in zip(side_names(languages), (source, target), strict=True)}
@@ -181,7 +181,7 @@ def write_description(
 
 
 def read_description(folder: Path) -> Description:
-    """Read the description of a dataset folder. Raises UserError if it is missing, damaged, or of another version."""
+    """Read the description of a dataset folder. Raises UserError if it is missing, damaged, or a different version."""
     path = folder / DESCRIPTION
     fields = _read_fields(path)
     try:
@@ -192,7 +192,7 @@ def read_description(folder: Path) -> Description:
 
 
 def _read_fields(path: Path) -> dict[str, Any]:
-    """Read the JSON object, and verify its format, version and checksum."""
+    """Read the JSON object, and verify its format, version and checksum. Raises UserError."""
     if path.parent.is_file():
         raise UserError(f"{path.parent} is a file: give the folder of a dataset")
     if path.exists() and not path.is_file():
@@ -210,14 +210,14 @@ def _read_fields(path: Path) -> dict[str, Any]:
     version = fields.get("version")
     if version not in (VERSION, SHARDED_VERSION):
         readable = f"versions {VERSION} and {SHARDED_VERSION}"
-        raise UserError(f"{path}: version {quoted(version)} of the format, this nmtkit reads {readable}; {REMEDY}")
+        raise UserError(f"{path}: format version {quoted(version)}, this nmtkit reads {readable}; {REMEDY}")
     if fields.get("sha256") != checksum:
         raise UserError(f"{path}: damaged, the checksum is wrong; {REMEDY}")
     return fields
 
 
 def _parse(fields: Mapping[str, Any]) -> Description:
-    """Parse the fields. Raises UserError, KeyError, TypeError, ValueError or AttributeError for an invalid value."""
+    """Parse the fields. Raises UserError, KeyError, TypeError, ValueError or AttributeError if a value is invalid."""
     languages = fields["source_language"], fields["target_language"]
     if not is_direction(*languages):
         raise ValueError(f"{languages[0]!r} and {languages[1]!r} are not two languages")
@@ -256,7 +256,7 @@ def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str], is_sharde
 
 
 def _check_names(description: Description) -> None:
-    """Raise ValueError unless `files` are exactly those of such a dataset; lists of dropped lines are optional."""
+    """Raise ValueError unless `files` lists exactly the files of the dataset; lists of dropped lines are optional."""
     kind = description.tokenizer
     parts = tokenizer_files((kind, kind), description.joined, description.languages)
     expected = {name for stored in parts for name in stored if name is not None}

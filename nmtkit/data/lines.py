@@ -1,7 +1,7 @@
 """Line numbers of the sentence pairs of a split in the original text. Only dropped lines are stored.
 
-`docs/reference/dataset.md` describes the file. Pair i is line i + k of the text, counted from 0, if k lines before it
-were dropped; k is found by bisection.
+`docs/reference/dataset.md` describes the file. If k lines before pair i were dropped, it is line i + k of the text,
+counted from 0; k is found by bisection.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from nmtkit.errors import UserError
 from nmtkit.storage.files import map_numbers
 
 LINE_DTYPE = np.dtype("<u8")
-MAX_NAMED_LINES = 10  # in one error message
+MAX_NAMED_LINES = 10  # lines listed in one error message
 
 
 def dropped_path(folder: Path, split: str) -> Path:
@@ -26,7 +26,7 @@ class LineNumbers:
     """Maps each of `pairs` sentence pairs to its line in the original text.
 
     `corpora` are the names of the texts of the split, with their numbers of lines. `dropped` is the file of dropped
-    lines, which does not exist if there are none. Raises UserError if the numbers do not match.
+    lines, which is absent if no line was dropped. Raises UserError if the numbers do not match.
     """
 
     def __init__(self, pairs: int, corpora: Sequence[tuple[str, int]], dropped: Path) -> None:
@@ -52,7 +52,7 @@ class LineNumbers:
         raise IndexError(f"pair {pair}")
 
     def describe(self, pairs: Sequence[int]) -> str:
-        """Name the lines of the first few of these sentence pairs, for an error message."""
+        """List the lines of the first few of these sentence pairs, for an error message."""
         numbers: dict[str, list[str]] = {}
         for pair in pairs[:MAX_NAMED_LINES]:
             text, line = self.locate(pair)

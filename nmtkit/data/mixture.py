@@ -1,9 +1,9 @@
-"""Mixtures: which sentence pairs of several corpora make up which update.
+"""Mixtures: combines sentence pairs of several corpora into updates.
 
 The first corpus leads: each update contains one of its own updates, planned for its share of the target tokens. Every
-other corpus adds whole micro-batches until it has its share of all target tokens so far. A corpus that is exhausted
-begins its next epoch. The plan is a function of lengths, shares and seed, and a position is enough to continue it. One
-corpus alone is a mixture without others.
+other corpus adds whole micro-batches until it has its share of all target tokens so far. An exhausted corpus begins its
+next epoch. Lengths, shares and seed determine the plan, and a position is enough to continue it. A single corpus is a
+mixture without others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,16 +28,16 @@ class MicroBatch(NamedTuple):
 
 
 class OtherPosition(NamedTuple):
-    """The position of a run in a corpus other than the first."""
+    """The position of a run in one of the other corpora."""
 
     epoch: int = 1
     part: int = 0
     micro_batches: int = 0  # done in the part
-    ahead: float = 0.0  #: target tokens drawn beyond the corpus's share; fewer than in its last micro-batch
+    ahead: float = 0.0  #: target tokens drawn beyond the corpus's share, fewer than its last micro-batch has
 
 
 class MixturePosition(NamedTuple):
-    """The position of a training run in all its corpora."""
+    """The position of a run in all its corpora."""
 
     first: DataPosition = START
     others: tuple[OtherPosition, ...] = ()  # empty: all at their start
@@ -52,17 +52,17 @@ class MixedUpdate:
 
     epoch: int  # of the first corpus, like updates_per_epoch
     next_position: MixturePosition  # after this update
-    updates_per_epoch: int  # as of `Update`
+    updates_per_epoch: int  # as in `Update`
     micro_batches: list[MicroBatch]
 
 
 class Mixture:
     """Combines the sentence pairs of several corpora into updates of about `batch_tokens` target tokens.
 
-    `lengths` are those of source and target for each corpus, `shares` their shares of the target tokens, which sum
-    to 1. Over any number of updates, another corpus exceeds its share, relative to the first, by less than its largest
-    micro-batch, and never falls short of it. A micro-batch has at most `max_tokens` padded tokens a side, and at most
-    its corpus's share of `batch_tokens`, unless it is a single pair.
+    `lengths` contains source and target lengths for each corpus, `shares` the shares of target tokens, which sum to 1.
+    After any number of updates, each other corpus has at least its share relative to the first, and exceeds it by less
+    than its largest micro-batch. A micro-batch has at most `max_tokens` padded tokens per side, and at most its
+    corpus's share of `batch_tokens`, unless it is a single pair.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Mixture:
     def updates(
         self, position: MixturePosition = BEGINNING, prefetch: Callable[[Plans], Plans] = iter
     ) -> Iterator[MixedUpdate]:
-        """Yield updates endlessly, starting at a position. `prefetch` may plan parts of an epoch ahead."""
+        """Yield updates without end, from a position on. `prefetch` may plan parts of an epoch ahead."""
         first, *samplers = self.samplers
         others = [
             _Follower(corpus, sampler, self.shares[corpus] / self.shares[0], place, prefetch)
@@ -105,7 +105,7 @@ class Mixture:
 
 
 class _Follower:
-    """Draws micro-batches of a corpus, `ratio` target tokens for each target token of the first."""
+    """Draws micro-batches of one of the other corpora: `ratio` target tokens for each target token of the first."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Follower:
         self._planned = chain.from_iterable(prefetch(sampler.plans(begin)))
 
     def follow(self, tokens: int) -> Iterator[MicroBatch]:
-        """Yield micro-batches until the corpus has its share beside `tokens` more of the first."""
+        """Yield micro-batches until the corpus has its share, after `tokens` more target tokens of the first."""
         ahead = self.position.ahead - self._ratio * tokens
         while ahead < 0:
             update = next(self._planned)
@@ -133,7 +133,7 @@ class _Follower:
 
 
 def seed_of(seed: int, corpus: int) -> int:
-    """The seed of a corpus: other corpora get their own, so that parallel ones are not read in the same order."""
+    """Return the seed of a corpus. Each gets its own, so that parallel corpora are not read in the same order."""
     if corpus == 0:
         return seed
     return int(np.random.SeedSequence((seed, corpus)).generate_state(1, np.uint64)[0])

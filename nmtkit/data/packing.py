@@ -1,6 +1,6 @@
-"""Packed micro-batches: sentence pairs of all lengths, one after the other on each side, without padding.
+"""Packed micro-batches: sentence pairs of all lengths, concatenated on each side without padding.
 
-An update is cut into micro-batches of about equal size after it is planned. So packing changes neither the sentences of
+An update is cut into micro-batches of about equal size after it is planned, so packing changes neither the sentences of
 an update nor their order.
 """
 
@@ -18,7 +18,7 @@ from nmtkit.data.batch import Batch, Lengths, Movable
 from nmtkit.data.mixture import MicroBatch
 from nmtkit.text.vocabulary import BOS, PAD
 
-_STEP = 128  # a side has a multiple of this number of tokens, so that few shapes occur
+_STEP = 128  # tokens of a side are a multiple of this number, so that few shapes occur
 SideLengths = NDArray[np.int32]
 LengthsOf = Callable[[MicroBatch], tuple[SideLengths, SideLengths]]
 
@@ -27,7 +27,7 @@ LengthsOf = Callable[[MicroBatch], tuple[SideLengths, SideLengths]]
 class PackedBatch(Movable):
     """A micro-batch of N sentence pairs without padding between them. tgt_in is tgt_out shifted, BOS first (§3.1).
 
-    Each side ends with a filler of 1 to 128 PADs, which is a sentence of its own without a loss. Lengths count EOS.
+    Each side ends with a filler of 1 to 128 PADs, a separate sentence without a loss. Lengths count EOS.
     """
 
     src: Tensor  # (S,) int64
@@ -43,7 +43,7 @@ class PackedBatch(Movable):
     def of(
         cls, src: Tensor, source_lengths: Tensor, tgt_in: Tensor, tgt_out: Tensor, target_lengths: Tensor
     ) -> "PackedBatch":
-        """Make a batch of the concatenated tokens of each side, on the CPU, and append the fillers."""
+        """Make a batch on the CPU from src (S,), tgt_in and tgt_out (T,) with lengths (N,), and append the fillers."""
         longest = int(source_lengths.max()), int(target_lengths.max())
         src, tgt_in, tgt_out = (
             F.pad(side, (0, packed_size(len(side)) - len(side)), value=PAD) for side in (src, tgt_in, tgt_out)
@@ -53,20 +53,20 @@ class PackedBatch(Movable):
 
     @property
     def sentences(self) -> int:
-        """N."""
+        """The number of sentence pairs, N."""
         return len(self.source_lengths)
 
     @property
     def padded_tokens(self) -> int:
-        """Tokens of both sides with the fillers."""
+        """Tokens of both sides, fillers included."""
         return self.src.numel() + self.tgt_out.numel()
 
     def parts_within(self, max_tokens: int) -> int:
-        """The number of parts with at most about `max_tokens` tokens a side."""
+        """The number of equal parts needed for about `max_tokens` tokens per side in each."""
         return -(-max(self.source_tokens, self.target_tokens) // max_tokens)
 
     def rows(self, rows: slice) -> "PackedBatch":
-        """Select sentence pairs."""
+        """Select sentence pairs by number."""
         source, target = (_tokens_of(lengths, rows) for lengths in (self.source_lengths, self.target_lengths))
         return PackedBatch.of(
             self.src[source],
@@ -82,16 +82,16 @@ Share = Sequence[tuple[int, MicroBatchTensors]]  #: micro-batches, each with its
 
 
 def packed_size(tokens: int) -> int:
-    """The tokens of a side including its filler, which has at least one."""
+    """Count the tokens of a side including its filler of at least one."""
     return (tokens // _STEP + 1) * _STEP
 
 
 def make_packed_batch(
     source: NDArray[np.generic], source_lengths: Lengths, target: NDArray[np.generic], target_lengths: Lengths
 ) -> PackedBatch:
-    """As `make_batch`, from the concatenated tokens of each side and the lengths of its sentences, EOS counted."""
+    """Make a packed batch from the concatenated tokens of each side, and its sentences' lengths (N,) with EOS."""
     tgt_out = target.astype(np.int64)
-    tgt_in = np.roll(tgt_out, 1)  # EOS is never an input: BOS takes its place
+    tgt_in = np.roll(tgt_out, 1)  # EOS is never an input: BOS replaces it
     lengths = target_lengths.astype(np.int64)
     tgt_in[np.cumsum(lengths) - lengths] = BOS
     sides = source.astype(np.int64), source_lengths.astype(np.int64), tgt_in, tgt_out, lengths
@@ -99,9 +99,9 @@ def make_packed_batch(
 
 
 def pack_micro_batches(micro_batches: Sequence[MicroBatch], lengths_of: LengthsOf, max_tokens: int) -> list[MicroBatch]:
-    """Divide the same sentence pairs into packed micro-batches, each of one corpus and epoch, with about equal sizes.
+    """Divide the sentence pairs of an update into packed micro-batches of about equal sizes.
 
-    A micro-batch has at most `max_tokens` tokens a side, unless it is a single pair.
+    Each is from one corpus and epoch, with at most `max_tokens` tokens per side unless it is a single pair.
     """
     packed = []
     ordered = sorted(micro_batches, key=lambda each: each[:2])  # stable
@@ -129,6 +129,6 @@ def _cut(source: SideLengths, target: SideLengths, max_tokens: int) -> Iterator[
 
 
 def _tokens_of(lengths: Tensor, rows: slice) -> slice:
-    """The tokens of some rows."""
+    """The slice of tokens of some sentence pairs."""
     begin = int(lengths[: rows.start].sum())
     return slice(begin, begin + int(lengths[rows].sum()))

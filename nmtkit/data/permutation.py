@@ -1,8 +1,8 @@
 """A pseudorandom permutation of range(size), computed from a key without storing it.
 
-A generalized Feistel network: i is written as (left, right), and each round adds a hash of one half to the other,
+It is a generalized Feistel network: i is written as (left, right), and each round adds a hash of one half to the other,
 modulo its base. Every round is invertible, so the network is a permutation (Black and Rogaway 2002, "Ciphers with
-arbitrary finite domains").
+Arbitrary Finite Domains").
 """
 
 import math
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_ROUNDS = 6  # four already look random to anyone without the key (Luby and Rackoff 1988)
+_ROUNDS = 6  # four already look random without the key (Luby and Rackoff 1988)
 
 
 def permute(positions: NDArray[np.int64], size: int, key: Sequence[int]) -> NDArray[np.int64]:
-    """Evaluate the permutation of range(size) that belongs to `key` at `positions`, an array (n,)."""
+    """Evaluate the permutation of range(size) with this key at `positions` (n,): (n,)."""
     rows = math.isqrt(max(0, size - 1)) + 1
     columns = -(-size // rows)
     round_keys = np.random.SeedSequence(key).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
@@ -30,7 +30,7 @@ def permute(positions: NDArray[np.int64], size: int, key: Sequence[int]) -> NDAr
 def _encipher(
     values: NDArray[np.uint64], rows: np.uint64, columns: np.uint64, round_keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """Apply the Feistel network to values below rows · columns."""
+    """Apply the Feistel network to values (n,) below rows · columns: (n,)."""
     left, right = np.divmod(values, columns)
     for left_key, right_key in round_keys.reshape(-1, 2):
         left = (left + _hash(right ^ left_key) % rows) % rows
@@ -40,7 +40,7 @@ def _encipher(
 
 
 def _hash(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of SplitMix64: every bit of the result depends on every bit of the input."""
+    """Hash values (n,) by the finalizer of SplitMix64: each bit of the result depends on each bit of the input."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""The sentences of one side of a split, stored in one or more token files: its shards."""
+"""The sentences of one side of a split, stored in one or more token files, its shards."""
 
 import resource
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,9 @@ from nmtkit.data.binary import Indices, TokenFile, Tokens, token_type
 
 
 class SentenceLengths:
-    """Looks up sentence lengths, EOS counted, in several token files: by a slice, or by an array of numbers.
+    """Looks up sentence lengths, in tokens with EOS, in several token files, by a slice or an array of numbers.
 
-    Raises UserError for damaged offsets, as `StoredLengths` does.
+    Raises UserError for damaged offsets.
     """
 
     def __init__(self, shards: Sequence[TokenFile]) -> None:
@@ -34,13 +34,13 @@ class SentenceLengths:
         return lengths
 
     def _parts(self, first: int, last: int) -> Iterator[NDArray[np.int32]]:
-        """The lengths of the sentences from `first` to `last`, exclusive, in each shard that has some of them."""
+        """Yield the lengths of the sentences from `first` to `last`, exclusive, from each shard that contains any."""
         for shard, begin in zip(self._shards, self._begins.tolist(), strict=False):
             if first < begin + len(shard) and begin < last:
                 yield shard.lengths[max(0, first - begin) : last - begin]
 
     def by_shard(self, sentences: Indices) -> Iterator[tuple[TokenFile, Indices, Indices]]:
-        """Yield each shard with some of these sentences, their places in `sentences`, and their numbers in it."""
+        """Yield each shard that contains any of these sentences, with their places in `sentences` and in the shard."""
         shards = np.searchsorted(self._begins, sentences, side="right") - 1
         order = np.argsort(shards, kind="stable")
         found, firsts = np.unique(shards[order], return_index=True)
@@ -51,7 +51,8 @@ class SentenceLengths:
 class Sentences:
     """Reads the sentences of one side: `sentences[i]` is the array of ids of sentence i, EOS included.
 
-    `stems` are the paths of the token files, without suffixes; at least one. Raises UserError as `TokenFile` does.
+    `stems` are the paths of the token files, at least one, without suffixes. Raises UserError for missing or damaged
+    files.
     """
 
     def __init__(self, stems: Sequence[Path], vocabulary_size: int) -> None:
@@ -71,7 +72,7 @@ class Sentences:
         return self.gather(np.array([number]))[0]
 
     def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:
-        """Read several sentences: their concatenated tokens, and the length of each."""
+        """Read several sentences (n,): their concatenated tokens (T,), and the length of each (n,)."""
         if len(self.shards) == 1:
             return self.shards[0].gather(sentences)
         parts = [(places, *shard.gather(numbers)) for shard, places, numbers in self.lengths.by_shard(sentences)]
@@ -81,14 +82,14 @@ class Sentences:
         begins = np.cumsum(lengths) - lengths
         tokens: Tokens = np.empty(int(lengths.sum()), self._dtype)
         for places, part, own in parts:
-            shifts = begins[places] - (np.cumsum(own) - own)  # from the part to the result
+            shifts = begins[places] - (np.cumsum(own) - own)  # from positions in the part to the result
             tokens[np.arange(len(part)) + np.repeat(shifts, own)] = part
         return tokens, lengths
 
 
 def _raise_limit_of_open_files() -> None:
-    """Raise the soft limit of this process to its hard limit: a mapped shard has two open files."""
+    """Raise this process's soft limit of open files to its hard limit, since each mapped shard needs two."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(ValueError, OSError):  # macOS refuses some hard limits
+        with suppress(ValueError, OSError):  # macOS rejects some hard limits
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

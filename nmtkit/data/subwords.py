@@ -1,8 +1,8 @@
-"""Subword regularization: samples a new segmentation of each sentence in every epoch.
+"""Subword regularization: samples a new segmentation of each sentence every epoch.
 
-For a BPE model this is BPE-dropout (Provilkov et al. 2020, algorithm 1). For a unigram model, all segmentations are
-sampled with their probability to the power of α, renormalized (Kudo 2018). Samples are a pure function of seed, epoch
-and sentence. SentencePiece can sample too, but its random state depends on all that a thread encoded before.
+For a BPE model this is BPE-dropout (Provilkov et al. 2020, algorithm 1). For a unigram model, segmentations are sampled
+with their probability to the power of α, renormalized (Kudo 2018). Samples are a pure function of seed, epoch and
+sentence. SentencePiece can also sample, but its random state depends on everything a thread has encoded before.
 """
 
 import math
@@ -27,19 +27,19 @@ from nmtkit.text.vocabulary import EOS, UNK
 
 Drawn = tuple[NDArray[np.int64], NDArray[np.int32]]  # tokens, lengths
 Draw = Callable[[], float]  # a random number in [0, 1)
-# Samples ids for a word, or for any text if pieces can span words; None if a piece is not in the vocabulary.
+# Samples ids for a word, or for a text if pieces can span words; None if a piece is not in the vocabulary.
 Segmenter = Callable[[str, Draw], Sequence[int] | None]
 Scores = dict[str, tuple[float, int]]  # score and id of each normal piece
 
-_MAX_CACHED_CHARACTERS = 32  # longer words seldom occur again
+_MAX_CACHED_CHARACTERS = 32  # longer words rarely occur again
 _MAX_CACHED = 1 << 18  # words or partial segmentations, about 120 MB
 
 
 class SubwordSampling:
-    """Reads the sentence pairs of a split with a segmentation that is sampled anew in every epoch.
+    """Reads the sentence pairs of a split with a new random segmentation every epoch.
 
     `rate` is the dropout rate of merges for BPE, and α for unigram. A sentence keeps its stored segmentation if the
-    sample is longer than `longest` tokens, EOS counted. Raises UserError if the dataset has no model to sample from.
+    sample has more than `longest` tokens with EOS. Raises UserError if the dataset has no model to sample from.
     """
 
     def __init__(self, dataset: Dataset, split: Split, rate: float, longest: int, seed: int) -> None:
@@ -49,7 +49,7 @@ class SubwordSampling:
         self._sides = (split.source, source), (split.target, target)
 
     def gather(self, epoch: int, pairs: Indices) -> tuple[Drawn, Drawn]:
-        """Read several pairs: for each side the concatenated tokens, and the length of each sentence."""
+        """Read several pairs (n,): for each side the concatenated tokens (T,), and the length of each sentence (n,)."""
         source: list[list[int]] = []
         target: list[list[int]] = []
         stored_sides = [_without_eos(file, pairs) for file, _ in self._sides]
@@ -73,9 +73,10 @@ def _concatenate(sentences: list[list[int]]) -> Drawn:
 
 
 class Resegmenter:
-    """Samples another segmentation of given ids with the pieces of the same SentencePiece model.
+    """Samples a new segmentation of given ids with pieces of the same SentencePiece model.
 
-    Ids with a single segmentation are kept: unknown tokens, byte pieces, user-defined symbols and language tags.
+    Ids with a single segmentation are kept: unknown tokens, byte pieces, user-defined symbols and language tags. Raises
+    UserError if the tokenizer has no model with several segmentations.
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
@@ -96,7 +97,7 @@ class Resegmenter:
         if model_type not in (ModelType.BPE, ModelType.UNIGRAM):
             raise UserError(
                 f"--subword-sampling: the dataset's SentencePiece model is of type {model_type.name.lower()}, which "
-                "has only one segmentation per text: omit the option, or preprocess with another model"
+                "has only one segmentation per text: omit the option, or preprocess with a different model"
             )
         self._pieces = tokenizer.vocab.pieces
         scores = _scores(pieces, tokenizer)
@@ -108,7 +109,7 @@ class Resegmenter:
         self._words = re.compile("▁[^▁]*|[^▁]+" if within_words else ".+", re.DOTALL)
 
     def __call__(self, ids: Sequence[int], draw: Draw) -> list[int]:
-        """Sample another segmentation of the text of these ids."""
+        """Sample a new segmentation of the text of these ids."""
         if self._fixed.isdisjoint(ids):
             return self._redraw(ids, draw)
         drawn: list[int] = []
@@ -128,7 +129,7 @@ class Resegmenter:
 
 
 def _scores(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Scores:
-    """The scores of the normal pieces with their ids: UNK for one that the vocabulary lacks."""
+    """Scores and ids of the normal pieces, with UNK for pieces that the vocabulary lacks."""
     normal = [piece for piece in pieces if piece.type == PieceType.NORMAL]
     ids = tokenizer.vocab.to_ids(piece.text for piece in normal)
     return {piece.text: (piece.score, number) for piece, number in zip(normal, ids, strict=True)}
@@ -137,8 +138,8 @@ def _scores(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Scores:
 class _MergeState:
     """A word after some BPE merges.
 
-    `merges` are the positions of pieces that can be merged with the next one, by decreasing score, the leftmost first
-    among equals. `successors` caches the states after these merges, and `ids` the ids of the pieces.
+    `merges` are the positions of pieces that can be merged with the next one, by decreasing score, then from left to
+    right. `successors` caches the states after these merges, and `ids` the ids of the pieces.
     """
 
     __slots__ = ("ids", "merges", "pieces", "successors")
@@ -153,9 +154,9 @@ class _MergeState:
 
 
 class BPEDropout:
-    """BPE-dropout: at each step every possible merge is dropped with probability `rate`.
+    """BPE-dropout: at each step, every possible merge is dropped with probability `rate`.
 
-    The best remaining merge is applied. If all are dropped, or none is possible, the word is finished.
+    The best remaining merge is applied. If no merge remains, the word is finished.
     """
 
     def __init__(self, scores: Scores, rate: float) -> None:
@@ -164,7 +165,7 @@ class BPEDropout:
         self._states = 0  # number of cached states
 
     def __call__(self, text: str, draw: Draw) -> list[int] | None:
-        if self._states > _MAX_CACHED:  # checked at every word, since cached words get new successors too
+        if self._states > _MAX_CACHED:  # checked at every word, since cached words also get new successors
             self._words, self._states = {}, 0
         state = self._words.get(text) or self._characters(text)
         rate = self._rate
@@ -197,8 +198,8 @@ class BPEDropout:
 class _IncomingEdges(NamedTuple):
     """The pieces that can end at one position of a text.
 
-    For each piece: where it begins, its id, and the cumulative share of paths to this position that end with it or with
-    a piece before it in the list.
+    For each piece: where it begins, its id, and the cumulative share of paths to this position that end with this or an
+    earlier piece of the list.
     """
 
     begins: list[int]
@@ -207,9 +208,9 @@ class _IncomingEdges(NamedTuple):
 
 
 class UnigramSampling:
-    """Samples from all segmentations, with their probabilities to the power of `rate`, renormalized.
+    """Samples from all segmentations with their probabilities to the power of `rate`, renormalized.
 
-    Forward filtering, backward sampling: sum over paths from the start, then draw pieces from the end.
+    By forward filtering and backward sampling: sum over paths from the start, then draw pieces from the end.
     """
 
     def __init__(self, scores: Scores, rate: float) -> None:

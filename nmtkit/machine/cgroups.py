@@ -1,4 +1,4 @@
-"""The control groups of this process (Linux cgroups), by which containers and batch systems limit it."""
+"""The control groups of this process (Linux cgroups), with which containers and batch systems limit it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ _ROOT = Path("/")
 
 
 def folders(controller: str, root: Path = _ROOT) -> Iterator[tuple[int, Path]]:
-    """Each folder of a controller, such as `memory`, that may limit this process, with its version, 1 or 2.
+    """Yield each folder of a controller, such as `memory`, that may limit this process, with its version, 1 or 2.
 
-    These are the folders of its groups and of those around them. Not every folder exists: a container sees only a part.
+    These are the folders of its groups and of their parents. Not every folder exists, since a container sees only some.
     """
     groups = root / "proc/self/cgroup"
     for line in groups.read_text().splitlines() if groups.exists() else ():
@@ -26,7 +26,7 @@ def folders(controller: str, root: Path = _ROOT) -> Iterator[tuple[int, Path]]:
 
 
 def cpu_limits(root: Path = _ROOT) -> Iterator[float]:
-    """The CPU cores of each group that has a limit, as of `docker run --cpus 1.5`."""
+    """Yield the CPU cores of each group with a limit, such as from `docker run --cpus 1.5`."""
     for version, folder in folders("cpu", root):
         with contextlib.suppress(OSError, ValueError):  # missing, or "max"
             if version == 2:

@@ -15,7 +15,7 @@ class HostCopy:
             self._copied.record()
 
     def read(self) -> list[float]:
-        """The numbers; waits until they are copied."""
+        """Wait until the numbers are copied, and return them."""
         if self._copied is not None:
             self._copied.synchronize()
         numbers: list[float] = self._numbers.tolist()

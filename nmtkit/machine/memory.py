@@ -1,4 +1,4 @@
-"""Free memory, errors of torch that mean out of memory, and settings of malloc and oneDNN for training on a CPU."""
+"""Free memory, out-of-memory errors of torch, and settings of malloc and oneDNN for training on a CPU."""
 
 import contextlib
 import ctypes
@@ -25,9 +25,9 @@ _MESSAGES = (
     "CUDA error: out of memory",
     "CUDA driver error: out of memory",
 )
-_KERNELS = 128  # more than the products of one update have shapes
-_LARGE_SHARE = 0.1  # of a GPU's memory; its driver and libraries take less
-# By the version of control groups: the limit, the use, and in memory.stat the page cache that can be given up.
+_KERNELS = 128  # more than the number of shapes of products in one update
+_LARGE_SHARE = 0.1  # of a GPU's memory; its driver and libraries use less
+# By version of control groups: the limit, the use, and in memory.stat the page cache that can be reclaimed.
 _FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
@@ -35,9 +35,9 @@ _FILES = {
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error means that a device is out of memory, and that a smaller computation can follow.
+    """Whether an error means that a device is out of memory, and that a smaller computation may succeed.
 
-    That is not the case for lack of memory in a communication library, which leaves its connections unusable.
+    This excludes lack of memory in a communication library, which leaves its connections unusable.
     """
     if isinstance(error, distributed.DistError):
         return False
@@ -70,7 +70,7 @@ def free_memory(device: torch.device) -> float:
 
 
 def _left_of_control_groups(root: Path = Path("/")) -> Iterator[int]:
-    """Free bytes of each control group that has a limit. The page cache counts as free, as in MemAvailable."""
+    """Yield the free bytes of each control group with a limit. Page cache counts as free, as in MemAvailable."""
     for version, folder in control_groups.folders("memory", root):
         most, used, caches = _FILES[version]
         with contextlib.suppress(OSError, KeyError, ValueError):  # missing, or "max"
@@ -80,7 +80,7 @@ def _left_of_control_groups(root: Path = Path("/")) -> Iterator[int]:
 
 
 def _left_of_address_space() -> Iterator[int]:
-    """Free bytes under `ulimit -v`."""
+    """Yield the free bytes under `ulimit -v`, if it is set."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -89,23 +89,23 @@ def _left_of_address_space() -> Iterator[int]:
 
 
 def keep_freed_memory() -> None:
-    """Make malloc keep freed memory for the next update, where the C library is glibc.
+    """Make glibc's malloc keep freed memory for the next update. Does nothing with other C libraries.
 
-    Otherwise it returns most of the memory to the kernel after each backward pass, and the next update waits until the
-    kernel has filled it with zeros again. Tensors of more than 32 MiB are not kept.
+    Otherwise malloc returns most of the memory to the kernel after each backward pass, and the next update waits until
+    the kernel has filled it with zeros. Memory of tensors above 32 MiB is not kept.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        never, largest = 2**31 - 1, 32 << 20  # bytes; glibc refuses a larger threshold
+        never, largest = 2**31 - 1, 32 << 20  # bytes; glibc rejects larger thresholds
         for number, value in ((-1, never), (-3, largest), (-2, largest)):  # trim and mmap threshold, top pad: malloc.h
             mallopt(number, value)
 
 
 def limit_kernel_caches() -> None:
-    """Limit the kernels that torch keeps for products in bf16 on a CPU. Settings of the user win.
+    """Limit the number of kernels that torch caches for bf16 products on a CPU. Settings of the user win.
 
     Call it before the first product; later, it has no effect. oneDNN compiles a kernel for each shape, and the shapes
-    of sentences rarely repeat (docs/how-to/training-speed.md). oneDNN and torch's interface to it have a cache each.
+    of sentences rarely repeat (docs/how-to/training-speed.md). oneDNN and torch's interface to it each have a cache.
     """
     if "DNNL_PRIMITIVE_CACHE_CAPACITY" not in os.environ:
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNELS))

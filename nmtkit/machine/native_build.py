@@ -11,12 +11,12 @@ from nmtkit.machine.native_sources import STALE, is_stale
 
 # Faster than torch, the fastest first.
 BUILDS = {"_native_avx512vnni": "AVX-512 with VNNI", "_native_avx512": "AVX-512", "_native_avx2": "AVX2"}
-# For int8, which torch does not have. In fp32 slower than torch, or not measured.
+# For int8, which torch does not support. In fp32, slower than torch or not measured.
 PORTABLE = {"_native_neon": "NEON", "_native_scalar": "portable"}
 
 
 def _load() -> ModuleType | None:
-    """The first build that was compiled and that this CPU can run."""
+    """Load the first compiled build that this CPU can run."""
     for name in BUILDS | PORTABLE:
         try:
             module = import_module(f"nmtkit.{name}")
@@ -56,7 +56,7 @@ def serves(*tensors: torch.Tensor) -> bool:
 
 
 def isa() -> str:
-    """The instruction set of the loaded build. A build must be loaded."""
+    """Return the instruction set of the loaded build, which must exist."""
     return (BUILDS | PORTABLE)[_name()]
 
 

@@ -1,15 +1,15 @@
-"""Tells whether a compiled module belongs to the C++ sources of this installation. setup.py runs this file too."""
+"""Checks whether a compiled module matches the C++ sources of this installation. setup.py also runs this file."""
 
 import hashlib
 from pathlib import Path
 from types import ModuleType
 
-FOLDER = Path(__file__).parent.parent / "native"  #: in a checkout; a wheel does not have it
-STALE = "nmtkit.%s was compiled from other sources than those in nmtkit/native, and is not used: install nmtkit again"
+FOLDER = Path(__file__).parent.parent / "native"  #: exists in a checkout, but not in a wheel
+STALE = "nmtkit.%s was not compiled from the current sources in nmtkit/native, and is not used: install nmtkit again"
 
 
 def digest() -> str:
-    """A digest of all sources, which setup.py compiles into each module as `SOURCES`."""
+    """Compute a digest of all sources, which setup.py compiles into each module as `SOURCES`."""
     sources = hashlib.sha256()
     for path in sorted([*FOLDER.glob("*.h"), *FOLDER.glob("*.cpp")]):
         content = path.read_bytes()
@@ -18,5 +18,5 @@ def digest() -> str:
 
 
 def is_stale(module: ModuleType) -> bool:
-    """Whether the module was compiled from other sources, as after a `git pull` in a checkout that is installed."""
+    """Whether a module was compiled from different sources, as after `git pull` in an installed checkout."""
     return FOLDER.is_dir() and getattr(module, "SOURCES", "") != digest()

@@ -17,13 +17,13 @@ _NATIVE_BF16_ON_CPU = ("avx512_bf16", "amx_bf16", "sve_bf16")  # x86-64, x86-64,
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device with that name; `auto` is a GPU if there is one. Raises UserError if torch cannot use the device.
+    """Return the device with this name; `auto` is a GPU if there is one. Raises UserError if torch cannot use it.
 
-    For a GPU this also changes settings of torch in this process: see `prepare_gpu`.
+    For a GPU, this also changes settings of torch in this process, see `prepare_gpu`.
     """
     if name == "auto" and torch.cuda.is_available():
         prepare_gpu()
-        return torch.device("cuda")  # without a tensor there: each process of a run has a GPU of its own
+        return torch.device("cuda")  # without a tensor on it: each process of a run has its own GPU
     if name == "auto":
         return torch.device("cpu")
     try:
@@ -40,7 +40,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:
-    """The dtype with that name; `auto`, as in training, is bf16 if `device` multiplies it natively, otherwise fp32."""
+    """Return the dtype with this name; `auto` is bf16 if `device` multiplies it natively, otherwise fp32."""
     if name == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
     return _DTYPES[name]
@@ -48,7 +48,7 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
 
 def inference_precision(name: str, device: torch.device) -> str:
     """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
-    multiplies that natively. UserError for formats that the device does not have."""
+    multiplies that natively. Raises UserError for formats that the device does not support."""
     if name == "auto":
         fast_bf16 = device.type != "cpu" and resolve_precision(name, device) == torch.bfloat16
         return "bf16" if fast_bf16 else "fp32"
@@ -65,30 +65,30 @@ def precision_name(dtype: torch.dtype) -> str:
 
 
 def has_slow_bf16(device: torch.device) -> bool:
-    """Whether `device` is a CPU without instructions for products in bf16, which then take far longer than in fp32.
+    """Whether `device` is a CPU without instructions for bf16 products, which are then far slower than in fp32.
 
-    False where torch cannot tell.
+    False if torch cannot tell.
     """
     return device.type == "cpu" and _can_tell() and not _multiplies_bf16(device)
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[Any]:
-    """Compute in `precision` where torch considers it safe; weights stay in fp32."""
+    """Compute in `precision` within this context where torch considers it safe; weights stay in fp32."""
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which x is multiplied by a matrix: that of autocast if it is active, otherwise that of x."""
+    """The dtype of products of x (…) with a matrix: autocast's dtype if active, otherwise the dtype of x."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def prepare_gpu() -> None:
-    """Set up torch for translation models on GPUs, before the first tensor is on one.
+    """Configure torch for translation models on GPUs, before the first tensor is on one.
 
-    * No cuDNN attention: it builds a graph for each new shape, about 45 ms, and shapes of sentences hardly ever repeat.
+    * No cuDNN attention: it builds a graph for each new shape, which takes about 45 ms, and shapes rarely repeat.
     * No TF32: fp32 means fp32. cuDNN would use TF32 for convolutions and recurrent layers.
-    * Memory in segments that can grow, which fragments less when shapes vary; a setting of the user wins.
+    * Expandable memory segments, which fragment less when shapes vary; a setting of the user wins.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.allow_tf32 = False
@@ -105,5 +105,5 @@ def _multiplies_bf16(device: torch.device) -> bool:
 
 
 def _can_tell() -> bool:
-    """Whether this torch, 2.12 or later, knows the instructions of the CPU."""
+    """Whether this torch can report the CPU's instructions, as 2.12 and later can."""
     return hasattr(torch.cpu, "get_capabilities")

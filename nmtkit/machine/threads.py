@@ -15,9 +15,9 @@ def available_cores() -> int:
 
 
 def set_threads(threads: int | None) -> None:
-    """Set the CPU threads of this process; by default as torch does, but at most its share of the available cores.
+    """Set the CPU threads of this process; by default torch's number, but at most its share of the available cores.
 
-    Torch does not know the limit of a container, beyond which its threads would wait for each other.
+    torch does not know the limit of a container, above which its threads would wait for each other.
     """
     if threads is None:
         threads = max(1, available_cores() // place_or_alone().local_size)

@@ -1,4 +1,4 @@
-"""The place of this process among those of a run, from the environment variables of torchrun."""
+"""The place of this process in a run, from the environment variables of torchrun."""
 
 import os
 from typing import NamedTuple
@@ -9,7 +9,7 @@ _ADVICE = "start with torchrun, or unset the variable"
 
 
 class Place(NamedTuple):
-    """The `rank` among all `size` processes, and the `local_rank` among the `local_size` on this machine."""
+    """The `rank` among all `size` processes, and the `local_rank` among `local_size` on this machine."""
 
     rank: int = 0
     size: int = 1
@@ -18,9 +18,9 @@ class Place(NamedTuple):
 
 
 def place_of_process() -> Place:
-    """The place that torchrun gave to this process; without WORLD_SIZE, or with WORLD_SIZE=1, it is alone.
+    """Read the place that torchrun gave to this process. Without WORLD_SIZE, or with WORLD_SIZE=1, it is alone.
 
-    Raises UserError for a variable that is missing or malformed.
+    Raises UserError if a variable is missing or malformed.
     """
     size = _number("WORLD_SIZE", 1, least=1)
     if size == 1:
@@ -33,7 +33,7 @@ def place_of_process() -> Place:
 
 
 def place_or_alone() -> Place:
-    """As `place_of_process`, for code that does not start a run: a process with malformed variables is alone."""
+    """Read the place of this process; alone if variables are malformed. For code that does not start a run."""
     try:
         return place_of_process()
     except UserError:

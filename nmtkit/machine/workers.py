@@ -1,7 +1,7 @@
-"""A pool of worker processes that share a stream of tasks. Results come back in the order of the tasks.
+"""A pool of worker processes that share a stream of tasks, with results in the order of tasks.
 
-The pools of the standard library do not fit: `multiprocessing.Pool` hangs if a worker is killed, `ProcessPoolExecutor`
-leaves its workers behind if the parent is killed, and both read the whole stream of tasks at once.
+The pools of the standard library are not suitable: `multiprocessing.Pool` hangs if a worker is killed,
+`ProcessPoolExecutor` leaves its workers running if the parent is killed, and both read all tasks at once.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from nmtkit.errors import NmtkitError, RunError, UserError
 T = TypeVar("T")
 R = TypeVar("R")
 
-_END = object()  # of the tasks
-TASKS_AHEAD = 4  # tasks per worker started before the oldest result is due: this bounds the memory
-_SAFE_PATH = "PYTHONSAFEPATH"  # set, Python does not import from the current folder
+_END = object()  # marks the end of tasks
+TASKS_AHEAD = 4  # tasks per worker started before the oldest result is due, to bound memory
+_SAFE_PATH = "PYTHONSAFEPATH"  # if set, Python does not import from the current folder
 
 
 @dataclass
 class _Call:
-    """A call of `map`, and its results that have not been read: values or errors, by the number of the task."""
+    """A call of `map` and its unread results, values or errors by task number."""
 
     function: Callable[[Any], Any]
     results: dict[int, tuple[Any, Exception | None]] = field(default_factory=dict)
 
     def take(self, number: int) -> Any:
-        """A result. Raises the error if it is one."""
+        """Return a result, or raise it if it is an error."""
         value, error = self.results.pop(number)
         if error is not None:
             raise error
@@ -44,7 +44,7 @@ class _Call:
 
 
 class WorkerPool:
-    """`count` worker processes, started at once. Use it as a context manager, which terminates them.
+    """A pool of `count` worker processes, started at once. Use it as a context manager, which terminates them.
 
     Each worker has its own pipe, so that parent and worker notice each other's death. Raises RunError if a process
     cannot be started.
@@ -53,8 +53,8 @@ class WorkerPool:
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")  # fork would copy locks and the pipes of other workers
         self._processes: dict[Connection, Any] = {}
-        self._busy: dict[Connection, tuple[_Call, int]] = {}  # the task of each worker that has one
-        self._functions: dict[Connection, Callable[[Any], Any]] = {}  # that each worker has received last
+        self._busy: dict[Connection, tuple[_Call, int]] = {}  # task of each busy worker
+        self._functions: dict[Connection, Callable[[Any], Any]] = {}  # function last sent to each worker
         self._is_closed = False
         try:
             for number in range(count):
@@ -80,16 +80,16 @@ class WorkerPool:
         self._is_closed = True
         for connection, process in self._processes.items():
             connection.close()
-            process.kill()  # ends a stopped one, too
+            process.kill()  # also ends a stopped process
         for process in self._processes.values():
             process.join()
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-        """Apply `function` to each task, and yield the results in order. All three must be picklable.
+        """Apply `function` to each task, and yield the results in order. Function, tasks and results must be picklable.
 
-        A bounded number of tasks is read ahead of the results. An error of a task is raised in place of its result.
-        The results of several calls may be read alternately, but by one thread at a time; those of a call need not be
-        read to the end.
+        A bounded number of tasks is read ahead of the results. If a task fails, its error is raised instead of its
+        result. Results of several calls may be read alternately, but by one thread at a time, and not necessarily to
+        the end.
         """
         call = _Call(function)
         window = TASKS_AHEAD * len(self._processes)
@@ -107,7 +107,7 @@ class WorkerPool:
                 self._wait()
 
     def run_in_each(self, function: Callable[[T], object], task: T) -> None:
-        """Apply `function` to one task in all workers at once, and drop the results. Errors are those of `map`."""
+        """Apply `function` to the same task in all workers, and drop the results. Raises the errors of `map`."""
         call = _Call(function)
         for number, connection in enumerate(self._processes):
             self._start(connection, call, number, task)
@@ -118,7 +118,7 @@ class WorkerPool:
 
     @property
     def is_usable(self) -> bool:
-        """Whether all workers live, and no message to or from one was interrupted."""
+        """Whether all workers are alive, and no message was interrupted."""
         return not self._is_closed and all(process.is_alive() for process in self._processes.values())
 
     def _idle(self) -> Connection | None:
@@ -172,26 +172,27 @@ class WorkerPool:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise RunError("the worker processes have been ended, after an error in another call or Ctrl-C: run again")
+            raise RunError("the worker processes were ended by an earlier error or Ctrl-C: run again")
 
 
 def import_nothing_from_current_folder() -> None:
-    """Let Python processes that start from now on import nothing from the current folder.
+    """Prevent Python processes that start from now on from importing modules in the current folder.
 
-    It may be that of a model, and so run its code. Raises UserError before Python 3.11 if it would.
+    It may be the folder of a model, whose code must not run. Before Python 3.11, this is impossible: raises UserError
+    if the folder contains a module that would be imported.
     """
     if sys.version_info < (3, 11):
         modules, packages = Path.cwd().glob("*.py*"), Path.cwd().glob("*/__init__.py")
         found = {path.stem for path in modules} | {path.parent.name for path in packages}
         for name in found & sys.stdlib_module_names & sys.modules.keys():
-            raise UserError(f"the module {name} in this folder would replace that of Python: use another folder")
+            raise UserError(f"the module {name} in this folder would replace Python's: use a different folder")
     os.environ[_SAFE_PATH] = "1"
 
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """Start processes that import nothing from the current folder, and in which SIGINT is blocked: Ctrl-C reaches every
-    process, and the parent decides."""
+    """Start processes within this context that import nothing from the current folder and block SIGINT: Ctrl-C reaches
+    every process, but only the parent reacts."""
     before = os.environ.get(_SAFE_PATH)
     import_nothing_from_current_folder()
     resource_tracker.ensure_running()  # starting it later would unblock SIGINT
@@ -211,7 +212,7 @@ def _run_worker(connection: Connection, log_config: log.LogConfig | None) -> Non
     if log_config is not None:
         log.configure(log_config)
         log.escape_python_messages()
-    gc.disable()  # sentences form no reference cycles, and collecting took 5 % of the encoding time
+    gc.disable()  # sentences form no reference cycles, and collection took 5 % of the encoding time
     function: Any = None
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -1,7 +1,7 @@
 """The table of all architectures.
 
-A new architecture is a subclass of `ModelConfig` with its `forward_flops` and presets (presets.py), a
-`TranslationModel` in a file of its own, and a row here. To be searched, it needs an `InferenceModel` and a row in
+To add an architecture, write a subclass of `ModelConfig` with `forward_flops` and presets (presets.py), a
+`TranslationModel` in its own file, and a row here. To translate, it also needs an `InferenceModel` and a row in
 nmtkit.inference.backends. `tests/helpers/toy_model.py` is a small example.
 """
 
@@ -34,12 +34,12 @@ ARCHITECTURES = {
 
 
 def make_model(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
-    """Make a model with random weights. Raises UserError if the options do not fit the vocabularies."""
+    """Create a model with random weights. Raises UserError if the options do not fit the vocabularies."""
     return ARCHITECTURES[config.arch].model(config, source_size, target_size)
 
 
 def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
-    """The inverse of `ModelConfig.to_dict`. Without a name, as in older checkpoints, the options are a Transformer's.
+    """Create the options from the values of `ModelConfig.to_dict`; without an architecture name, a Transformer's.
 
     Raises UserError for an unknown architecture or option.
     """

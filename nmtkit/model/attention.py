@@ -23,10 +23,10 @@ def attend(
     record: list[Tensor] | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """softmax(Q·Kᵀ / √d_k)·V for q (B, H, T, K), k (B, H, S, K), v (B, H, S, V): (B, H, T, V) (§3.2.1).
+    """Compute softmax(Q·Kᵀ / √d_k)·V for q (B, H, T, K), k (B, H, S, K), v (B, H, S, V): (B, H, T, V) (§3.2.1).
 
-    `causal` is a causal mask, in place of `mask`: fused kernels are faster with the flag. The weights (B, H, T, S)
-    before dropout are appended to `record`, if given; fused kernels do not return them and are then not used.
+    `causal` replaces `mask` by a causal mask: fused kernels are faster with the flag. Appends the weights (B, H, T, S)
+    before dropout to `record`, if given; fused kernels cannot return them and are then not used.
     """
     if record is None and _fused_pays(q, k):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_rate, is_causal=causal)
@@ -42,10 +42,10 @@ def attend(
 
 
 def _fused_pays(q: Tensor, k: Tensor) -> bool:
-    """Whether torch's fused kernel is faster, as measured with benchmarks/operators.py.
+    """Whether torch's fused kernel is faster for q (B, H, T, K) and k (B, H, S, K), by benchmarks/operators.py.
 
     On CPUs it is slow for few queries, as in a decoding step, and its bf16 backward pass is slow for short sequences.
-    With torch.compile the answer does not depend on lengths: each answer would need a graph of its own.
+    With torch.compile, lengths do not matter: each answer would need its own graph.
     """
     if q.is_cuda or torch.compiler.is_compiling():
         return True
@@ -53,18 +53,18 @@ def _fused_pays(q: Tensor, k: Tensor) -> bool:
 
 
 def causal_mask(length: int, device: torch.device, window: int | None = None) -> Tensor:
-    """(T, T): each position may attend to itself and to earlier ones, or to only `window` of them."""
+    """The mask (T, T) that lets each position attend to itself and to all earlier ones, or to `window` of them."""
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     return mask if window is None else mask.triu(-window)
 
 
 def window_mask(length: int, device: torch.device, window: int) -> Tensor:
-    """(T, T): each position may attend to itself and to `window` positions on each side (§4)."""
+    """The mask (T, T) that lets each position attend to itself and to `window` positions on each side (§4)."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril(window).triu(-window)
 
 
 class StackedLinear(nn.Linear):
-    """Several projections of the same input, computed as one. `widths` are the outputs of each, in order."""
+    """Several projections of the same input, computed as one. `widths` are the output widths, in order."""
 
     def __init__(self, inputs: int, widths: tuple[int, ...]) -> None:
         super().__init__(inputs, sum(widths))
@@ -72,7 +72,7 @@ class StackedLinear(nn.Linear):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention. The rows of `qkv` are W_Q of all heads, then W_K, then W_V."""
+    """Multi-head self-attention (§3.2.2). The rows of `qkv` are W_Q of all heads, then W_K, then W_V."""
 
     def __init__(self, config: TransformerConfig, causal: bool) -> None:
         super().__init__()
@@ -85,9 +85,9 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(value_width, config.d_model)
 
     def forward(self, x: Tensor, mask: Tensor | Packing | None, record: list[Tensor] | None = None) -> Tensor:
-        """x (B, T, D) to (B, T, D). `mask` (B, 1, 1, T) hides padding; None if there is no padding.
+        """Attend from x (B, T, D) to itself: (B, T, D). `mask` (B, 1, 1, T) hides padding; None without padding.
 
-        With a packing in place of the mask, x (T, D) to (T, D).
+        With a packing instead of the mask, x is (T, D), and so is the result.
         """
         qkv = self.qkv(x)
         heads = self._attend_packed(qkv, mask) if isinstance(mask, Packing) else self._attend(qkv, mask, record)
@@ -95,7 +95,7 @@ class SelfAttention(nn.Module):
         return attended
 
     def _attend_packed(self, qkv: Tensor, packing: Packing) -> Tensor:
-        """As `_attend`, for packed sentences: (T, H·V) from (T, 2·H·K + H·V)."""
+        """Compute all heads for packed sentences: (T, H·V), from their projections (T, 2·H·K + H·V)."""
         attention = packing.attention
         if isinstance(attention, ShortSentences):
             return attend_short_packed((qkv,), self.sizes, attention.starts, attention.starts, self.causal)
@@ -107,7 +107,7 @@ class SelfAttention(nn.Module):
         return attend_packed(attention, q, k, v, packing, packing, (left, 0 if self.causal else left))
 
     def _attend(self, qkv: Tensor, mask: Tensor | None, record: list[Tensor] | None) -> Tensor:
-        """The attention of all heads side by side, (B, T, H·V), from their projections (B, T, 2·H·K + H·V)."""
+        """Compute all heads side by side: (B, T, H·V), from their projections (B, T, 2·H·K + H·V)."""
         rate = self.dropout_rate if self.training else 0.0
         plain = record is None and rate == 0.0 and self.window is None
         if plain and not (self.causal and mask is not None) and serves((qkv,), mask):
@@ -122,7 +122,7 @@ class SelfAttention(nn.Module):
         return join_heads(heads)
 
     def _within(self, length: int, device: torch.device, mask: Tensor | None) -> Tensor | None:
-        """The padding mask combined with the causal mask and the window."""
+        """Combine the padding mask (B, 1, 1, T) with the causal mask and the window."""
         if self.causal:
             allowed = causal_mask(length, device, self.window)
         elif self.window is not None:
@@ -134,7 +134,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention of the decoder to the encoder's output. The rows of `kv` are W_K, then W_V."""
+    """Multi-head attention of the decoder to the encoder's output (§3.2.3). The rows of `kv` are W_K, then W_V."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(value_width, config.d_model)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys (B, H, S, K) and values (B, H, S, V) of the encoder's output (B, S, D)."""
+        """Project the encoder's output (B, S, D) to keys (B, H, S, K) and values (B, H, S, V)."""
         k, v = self.kv(memory).split(self.widths, dim=-1)
         return split_heads(k, self.heads), split_heads(v, self.heads)
 
@@ -159,9 +159,9 @@ class CrossAttention(nn.Module):
         record: list[Tensor] | None = None,
         target: Packing | None = None,
     ) -> Tensor:
-        """x (B, T, D), the encoder's output (B, S, D) and mask (B, 1, 1, S): (B, T, D).
+        """Attend from x (B, T, D) to the encoder's output (B, S, D) with mask (B, 1, 1, S): (B, T, D).
 
-        With packings of the source, in place of the mask, and of the target: x (T, D), memory (S, D): (T, D).
+        With packings of the source, instead of the mask, and of the target: x (T, D), memory (S, D), result (T, D).
         """
         q, kv = self.q(x), self.kv(memory)
         if isinstance(mask, Packing):
@@ -173,7 +173,7 @@ class CrossAttention(nn.Module):
         return attended
 
     def _attend_packed(self, q: Tensor, kv: Tensor, source: Packing, target: Packing) -> Tensor:
-        """As `_attend`, for packed sentences: (T, H·V) from (T, H·K) and (S, …)."""
+        """Compute all heads for packed sentences: (T, H·V), from queries (T, H·K), keys and values (S, …)."""
         queries, keys = target.attention, source.attention
         if isinstance(queries, ShortSentences):
             assert isinstance(keys, ShortSentences)
@@ -186,7 +186,7 @@ class CrossAttention(nn.Module):
         return attend_packed(queries, q, k, v, target, source)
 
     def _attend(self, q: Tensor, kv: Tensor, mask: Tensor, record: list[Tensor] | None) -> Tensor:
-        """The attention of all heads side by side, (B, T, H·V), from queries (B, T, H·K), keys and values (B, S, …)."""
+        """Compute all heads side by side: (B, T, H·V), from queries (B, T, H·K), keys and values (B, S, …)."""
         rate = self.dropout_rate if self.training else 0.0
         if record is None and rate == 0.0 and serves((q, kv), mask):
             return attend_short((q, kv), self.sizes, mask, causal=False)
@@ -195,27 +195,28 @@ class CrossAttention(nn.Module):
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, T, H·K) to (B, H, T, K)."""
+    """Reshape (B, T, H·K) to (B, H, T, K)."""
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """(B, H, T, V) to (B, T, H·V): concatenates the heads."""
+    """Concatenate heads: (B, H, T, V) to (B, T, H·V)."""
     return x.transpose(1, 2).flatten(2)
 
 
 def attend_blockwise(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int, causal: bool, dropout_rate: float
 ) -> Tensor:
-    """Self-attention restricted to R = `window` neighbours, in O(r·n·d) (§4). Shapes as in `attend`, mask (B, 1, 1, T).
+    """Compute self-attention restricted to R = `window` neighbors, in O(r·n·d) (§4): (B, H, T, V).
 
-    Each block of R queries is compared with 3 blocks of keys (2 if causal), never with the whole sequence.
+    q and k are (B, H, T, K), v (B, H, T, V) and mask (B, 1, 1, T). Each block of R queries is compared with 3 blocks of
+    keys (2 if causal), never with the whole sequence.
     """
     B, H, T, K = q.shape
     R, device = window, q.device
     blocks = -(-T // R)
     after = 0 if causal else R  # keys after the block
-    width = 2 * R + after  # keys of a block of queries
+    width = 2 * R + after  # keys for a block of queries
     keys = F.pad(k, (0, 0, R, blocks * R - T + after)).unfold(2, width, R)  # (B, H, blocks, K, width)
     values = F.pad(v, (0, 0, R, blocks * R - T + after)).unfold(2, width, R)  # (B, H, blocks, V, width)
     queries = F.pad(q, (0, 0, 0, blocks * R - T)).view(B, H, blocks, R, K)

@@ -1,4 +1,4 @@
-"""Options that define a model. A checkpoint contains them, so inference needs no model flags.
+"""Options that define a model. Checkpoints contain them, so inference needs no model options.
 
 Letters: D d_model, F d_ff, S source tokens, T target tokens.
 """
@@ -21,15 +21,15 @@ C = TypeVar("C", bound="SeparateOutputConfig")
 
 
 class LengthLimit(NamedTuple):
-    """The longest sequence of a model, in tokens including BOS or EOS."""
+    """The longest sequence that a model accepts, in tokens including BOS or EOS."""
 
     tokens: int
-    flag: str  # the option that sets it
-    remedy: str  # an option without the limit, for error messages
+    flag: str  # option that sets the limit
+    remedy: str  # advice for error messages
 
 
 class ModelConfig(Config, ABC):
-    """Base of the options of an architecture. A subclass is a frozen dataclass with one field for each option.
+    """Base class of an architecture's options. A subclass is a frozen dataclass with one field for each option.
 
     Every architecture has the option `d_model`, the width of embeddings and layers.
     """
@@ -38,45 +38,45 @@ class ModelConfig(Config, ABC):
     arch: ClassVar[str]  #: name of the architecture in checkpoints, and of the preset with its defaults
     dropout_options: ClassVar[frozenset[str]]  #: options that affect only training
     free_options: ClassVar[frozenset[str]]  #: options that change no parameter: they may differ in fine-tuning
-    stacks: ClassVar[Mapping[str, str]] = {}  #: nn.ModuleLists of equal layers, each with the option for its length
+    stacks: ClassVar[Mapping[str, str]] = {}  #: nn.ModuleLists of equal layers -> option for their number
     d_model: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The options and the name of the architecture as JSON values."""
+        """Return the options and the name of the architecture as JSON values."""
         return {"arch": self.arch, **super().to_dict()}
 
     @classmethod
     def from_dict(cls: type[M], values: Mapping[str, Any]) -> M:
-        """The inverse of `to_dict`. A missing option has its default. Raises UserError for an unknown option."""
+        """Create options from the values of `to_dict`. Missing ones get defaults. Raises UserError for unknown ones."""
         return super().from_dict({name: value for name, value in values.items() if name != "arch"})
 
     def for_vocabularies(self: M, joined: bool) -> M:
-        """Resolve the defaults that depend on whether source and target have a joint vocabulary.
+        """Resolve defaults that depend on whether source and target share a vocabulary.
 
         Raises UserError if an option does not fit the vocabularies.
         """
         return self
 
     def summary(self) -> str:
-        """The main sizes, for one log line."""
+        """Describe the main sizes in one line of the log."""
         return f"d_model {self.d_model}"
 
     def effective(self) -> dict[str, Any]:
-        """As `to_dict`, with derived values in place of None, so that equal models compare equal."""
+        """Return the values of `to_dict`, with derived values instead of None, so that equal models compare equal."""
         return self.to_dict()
 
     def ineffective(self) -> dict[str, str]:
-        """Options that have no effect, each with the option whose value is the cause."""
+        """Return the options that have no effect, each with the option that causes this."""
         return {}
 
     @property
     def length_limit(self) -> LengthLimit | None:
-        """The longest source or target; None if there is no limit."""
+        """The longest source or target sequence; None without a limit."""
         return None
 
     @abstractmethod
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
-        """Floating-point operations of a forward pass over sentence pairs of these lengths in tokens, EOS included.
+        """Count the FLOPs of a forward pass over sentence pairs of these lengths (n,), in tokens with EOS.
 
         `target_size` is the size of the target vocabulary. Only matrix products count: a multiplication and an addition
         are two operations.
@@ -155,23 +155,23 @@ class TransformerConfig(ModelConfig):
         return replace(self, share_embeddings=resolve_sharing(self.share_embeddings, joined))
 
     def summary(self) -> str:
-        """As `ModelConfig.summary`."""
+        """Describe layers, widths and heads in one line of the log."""
         return (
             f"{self.encoder_layers}-{self.decoder_layers} layers, d_model {self.d_model}, d_ff {self.d_ff}, "
             f"{counted(self.heads, 'head')}"
         )
 
     def effective(self) -> dict[str, Any]:
-        """As `ModelConfig.effective`: resolves the widths of heads."""
+        """Return the values of `to_dict`, with the resolved widths of heads."""
         return {**self.to_dict(), "d_k": self.key_size, "d_v": self.value_size}
 
     def ineffective(self) -> dict[str, str]:
-        """As `ModelConfig.ineffective`."""
+        """Return the options that have no effect, each with the option that causes this."""
         return {} if self.positions == "learned" else {"max_positions": "positions"}
 
     @property
     def length_limit(self) -> LengthLimit | None:
-        """As `ModelConfig.length_limit`: the number of learned positions."""
+        """The number of learned positions; None with sinusoids."""
         if self.positions != "learned":
             return None
         return LengthLimit(self.max_positions, "--max-positions", "use --positions sinusoidal")
@@ -187,10 +187,10 @@ class TransformerConfig(ModelConfig):
         return self.d_v or self.d_model // self.heads
 
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
-        """As `ModelConfig.forward_flops`.
+        """Count the FLOPs of a forward pass over sentence pairs of these lengths (n,), in tokens with EOS.
 
-        Self-attention counts all pairs of positions, or those within --attention-window. As usual, pairs that the
-        causal mask hides are counted too.
+        Self-attention counts all pairs of positions, or all within --attention-window. As usual, this includes pairs
+        that the causal mask hides.
         """
         D, F = self.d_model, self.d_ff
         keys, values = self.heads * self.key_size, self.heads * self.value_size
@@ -209,7 +209,7 @@ class TransformerConfig(ModelConfig):
 
 
 def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
-    """The value of --share-embeddings that applies to a joint vocabulary, or to separate ones.
+    """Resolve --share-embeddings for a joint vocabulary, or for separate ones.
 
     Raises UserError for "all" with separate vocabularies.
     """
@@ -223,7 +223,7 @@ def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
 
 @dataclass(frozen=True)
 class SeparateOutputConfig(ModelConfig):
-    """Base of the options of models that can separate the output matrix from shared embeddings: not Transformers."""
+    """Base class for options of models whose output matrix can be separate from shared embeddings: not Transformers."""
 
     share_embeddings: str | None = option(
         None,
@@ -246,7 +246,7 @@ class SeparateOutputConfig(ModelConfig):
 
 
 def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] = ()) -> Iterator[str]:
-    """Describe how b differs from a, except in the options `but_for`."""
+    """Describe each difference between b and a, except in the options `but_for`."""
     if a.arch != b.arch:
         yield f"its architecture is {b.arch}, not {a.arch}"
         return
@@ -258,7 +258,7 @@ def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] =
 
 @dataclass(frozen=True)
 class WeightsConfig(Config):
-    """The option for the weights of a checkpoint that a command uses."""
+    """The option that selects the weights of a checkpoint."""
 
     heading: ClassVar[str] = "Model"
 

@@ -1,6 +1,6 @@
 """The convolutional model ConvS2S (Gehring et al. 2017): gated convolutions, with attention in every decoder layer.
 
-Sums of two terms are multiplied by √½, which keeps their variance (§3.5).
+Sums of two terms are multiplied by √½ to preserve their variance (§3.5).
 
 Letters: B batch, S source length, T target length, E d_model, C channels, k kernel width, W vocabulary. Batch first.
 """
@@ -20,7 +20,7 @@ from nmtkit.model.positions import LearnedPositions
 from nmtkit.model.translation_model import TranslationModel
 
 _HALF = 0.5**0.5
-_TABLE_DEVIATION = 0.1  # of embeddings and positions
+_TABLE_DEVIATION = 0.1  # standard deviation of embeddings and positions
 
 
 @dataclass
@@ -33,7 +33,7 @@ class ConvolutionalMemory:
 
 
 class _ScaledGradient(torch.autograd.Function):
-    """The identity, whose gradient is multiplied by a constant."""
+    """The identity function with a gradient that is multiplied by a constant."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, factor: float) -> Tensor:
@@ -58,7 +58,7 @@ class WeightNorm(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """W (outputs, inputs, …)."""
+        """The weights W (outputs, inputs, …)."""
         if self.gain is None:
             return self.direction
         scale = self.gain / self.direction.flatten(1).norm(dim=1)
@@ -67,7 +67,7 @@ class WeightNorm(nn.Module):
 
     @torch.no_grad()
     def initialize(self, deviation: float) -> None:
-        """Draw W from a normal distribution with mean 0; the bias becomes 0."""
+        """Draw W from a normal distribution with mean 0 and this standard deviation, and set the bias to 0."""
         nn.init.normal_(self.direction, std=deviation)
         if self.gain is not None:
             self.gain.copy_(self.direction.flatten(1).norm(dim=1))
@@ -87,27 +87,27 @@ class NormalizedLinear(WeightNorm):
         super().__init__(outputs, inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, inputs) to (…, outputs)."""
+        """Map x (…, inputs) to (…, outputs)."""
         return F.linear(x, self.weight, self.bias)
 
 
 class GatedConvolution(WeightNorm):
-    """A convolution with weight normalization, and a gated linear unit: A · σ(B) of its outputs A and B (§3.2)."""
+    """A convolution with weight normalization, then a gated linear unit: A · σ(B) for its outputs A and B (§3.2)."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(2 * shape.channels, shape.inputs, shape.kernel)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T + k - 1, inputs) to (B, T, C)."""
+        """Convolve x (B, T + k - 1, inputs): (B, T, C)."""
         return F.glu(F.conv1d(x.transpose(1, 2), self.weight, self.bias), dim=1).transpose(1, 2)
 
     def at_one_position(self, x: Tensor) -> Tensor:
-        """The k inputs of one position in each row, x (R, inputs, k), to (R, C): faster than a convolution."""
+        """Map k inputs in each row, x (R, inputs, k), to one position (R, C), faster than a convolution."""
         return F.glu(F.linear(x.flatten(1), self.weight.flatten(1), self.bias), dim=1)
 
 
 class ConvolutionalLayer(nn.Module):
-    """The parts that the layers of encoder and decoder have in common."""
+    """The common parts of encoder and decoder layers."""
 
     def __init__(self, shape: LayerShape, dropout: float) -> None:
         super().__init__()
@@ -119,15 +119,15 @@ class ConvolutionalLayer(nn.Module):
             self.residual = NormalizedLinear(shape.inputs, shape.channels)
 
     def add_residual(self, y: Tensor, x: Tensor) -> Tensor:
-        """The output (…, C), of y (…, C) and the layer's input x (…, inputs)."""
+        """Add the layer's input x (…, inputs), projected if needed, to y (…, C): (…, C)."""
         return cast(Tensor, (y + self.residual(x)) * _HALF)
 
 
 class ConvolutionalEncoderLayer(ConvolutionalLayer):
-    """A convolution over the neighborhood of each position, and a residual connection."""
+    """A convolution over the neighborhood of each position, with a residual connection."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x (B, S, inputs), mask (B, S): (B, S, C)."""
+        """Map x (B, S, inputs) with mask (B, S), False for padding, to (B, S, C)."""
         y = self.dropout(x * mask.unsqueeze(2))
         y = self.convolution(F.pad(y, (0, 0, self.reach // 2, self.reach - self.reach // 2)))
         return self.add_residual(y, x)
@@ -144,7 +144,7 @@ class ConvolutionalAttention(nn.Module):
     def forward(
         self, x: Tensor, target: Tensor, memory: ConvolutionalMemory, record: list[Tensor] | None = None
     ) -> Tensor:
-        """x (B, T, C) and target embeddings (B, T, E): (B, T, C). Appends the weights (B, 1, T, S) to `record`."""
+        """Attend from x (B, T, C) and embedded targets (B, T, E): (B, T, C). Add weights (B, 1, T, S) to `record`."""
         queries = (self.query(x) + target) * _HALF
         scores = (queries @ memory.keys.transpose(1, 2)).masked_fill(~memory.mask.unsqueeze(1), float("-inf"))
         weights = torch.softmax(scores, dim=-1)
@@ -156,7 +156,7 @@ class ConvolutionalAttention(nn.Module):
 
 
 class ConvolutionalDecoderLayer(ConvolutionalLayer):
-    """A convolution over a position and those before it, attention to the source, and a residual connection."""
+    """A convolution over a position and earlier ones, then attention to the source, with a residual connection."""
 
     def __init__(self, shape: LayerShape, config: ConvolutionalConfig) -> None:
         super().__init__(shape, config.dropout)
@@ -165,13 +165,13 @@ class ConvolutionalDecoderLayer(ConvolutionalLayer):
     def forward(
         self, x: Tensor, target: Tensor, memory: ConvolutionalMemory, record: list[Tensor] | None = None
     ) -> Tensor:
-        """x (B, T, inputs) to (B, T, C); the other arguments are those of `ConvolutionalAttention`."""
+        """Map x (B, T, inputs) to (B, T, C). Other arguments as in `ConvolutionalAttention.forward`."""
         y = self.convolution(F.pad(self.dropout(x), (0, 0, self.reach, 0)))
         return self.add_residual(self.attention(y, target, memory, record), x)
 
 
 class Convolutional(TranslationModel):
-    """The model of a `ConvolutionalConfig`. With all embeddings shared, the vocabularies must have the same size."""
+    """The convolutional model. If all embeddings are shared, the vocabularies must have the same size."""
 
     config: ConvolutionalConfig
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -209,7 +209,7 @@ class Convolutional(TranslationModel):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Initialize all parameters from torch's generator (§3.5), with p = --dropout.
+        """Initialize all parameters with torch's generator (§3.5); p is --dropout.
 
         | parameter                                        | drawn from                                               |
         |--------------------------------------------------|----------------------------------------------------------|
@@ -233,9 +233,9 @@ class Convolutional(TranslationModel):
         nn.init.zeros_(self.projection.bias)
 
     def encode(self, src: Tensor, lengths: Tensor) -> ConvolutionalMemory:
-        """As `TranslationModel.encode`.
+        """Encode src (B, S) with lengths (B,): the memory.
 
-        Every attention reads the encoder's output twice: its gradient is divided by the number of readings (§3.5).
+        Every attention uses the encoder's output twice. Its gradient is divided by the number of uses (§3.5).
         """
         mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
         embedded = self.embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
@@ -246,7 +246,7 @@ class Convolutional(TranslationModel):
         return ConvolutionalMemory(keys, (keys + embedded) * _HALF, mask)
 
     def decode(self, tgt_in: Tensor, memory: ConvolutionalMemory, record: list[Tensor] | None = None) -> Tensor:
-        """As `TranslationModel.decode`. Appends the attention weights (B, 1, T, S) of each layer to `record`."""
+        """Decode tgt_in (B, T): (B, T, output_width). Append each layer's attention (B, 1, T, S) to `record`."""
         embedded = self.embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
         x = self.decoder_in(embedded)
         for layer in self.decoder:
@@ -255,7 +255,7 @@ class Convolutional(TranslationModel):
 
     @property
     def output_matrix(self) -> Tensor:
-        """The projection (W, output_width)."""
+        """The projection to the target vocabulary (W, output_width)."""
         return self.projection.weight
 
     @property
@@ -268,5 +268,5 @@ class Convolutional(TranslationModel):
         return (*self.encoder, *self.decoder)
 
     def embed(self, ids: Tensor, embedding: Embedding, positions: Tensor) -> Tensor:
-        """ids (…) to embedding + position, with dropout (§3.1): (…, E)."""
+        """Embed ids (…), with positions and dropout (§3.1): (…, E)."""
         return cast(Tensor, self.dropout(embedding(ids) + positions))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _GROUP = re.compile(r"([0-9]{1,3})x([0-9]{1,5})(?::([0-9]{1,2}))?")  # LAYERSxCHANNELS[:KERNEL]
 _KERNEL = 3
 _MOST_LAYERS = 100
-_WMT = "9x512,4x1024,2x2048:1"  # fairseq's fconv_wmt_en_de, of the size that the paper reports
+_WMT = "9x512,4x1024,2x2048:1"  # fairseq's fconv_wmt_en_de, the size in the paper
 
 
 class LayerShape(NamedTuple):
@@ -63,7 +63,7 @@ class ConvolutionalConfig(SeparateOutputConfig):
 
     @property
     def output_width(self) -> int:
-        """The width of the decoder's output: that of the target embedding if it is the projection."""
+        """The width of the decoder's output: d_model if the target embedding is the projection."""
         return self.d_model if self.has_tied_output else self.d_bottleneck
 
     @property
@@ -78,17 +78,17 @@ class ConvolutionalConfig(SeparateOutputConfig):
 
     @property
     def length_limit(self) -> LengthLimit:
-        """As `ModelConfig.length_limit`: the number of positions."""
+        """The number of learned positions."""
         return LengthLimit(self.max_positions, "--max-positions", "preprocess with a smaller --max-length")
 
     def summary(self) -> str:
-        """As `ModelConfig.summary`."""
+        """Describe layers and widths in one line of the log."""
         layers = f"{len(self.encoder_layers)}-{len(self.decoder_layers)}"
         widest = max(shape.channels for shape in (*self.encoder_layers, *self.decoder_layers))
         return f"{layers} convolutional layers, d_model {self.d_model}, up to {counted(widest, 'channel')}"
 
     def effective(self) -> dict[str, Any]:
-        """As `ModelConfig.effective`: equal layers in equal words, and the width that applies."""
+        """Return the values of `to_dict`, with layers in one notation and the resolved output width."""
         return self.to_dict() | {
             "encoder_convolutions": _description(self.encoder_layers),
             "decoder_convolutions": _description(self.decoder_layers),
@@ -96,7 +96,10 @@ class ConvolutionalConfig(SeparateOutputConfig):
         }
 
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
-        """As `ModelConfig.forward_flops`. A convolution has k·inputs·2C weights, since the gates need 2C outputs."""
+        """Count the FLOPs of a forward pass over sentence pairs of these lengths (n,), in tokens with EOS.
+
+        A convolution has k·inputs·2C weights, since the gates need 2C outputs.
+        """
         E, bottleneck = self.d_model, self.output_width
         source, target = source.astype("int64"), target.astype("int64")
         encoder, decoder = self.encoder_layers, self.decoder_layers
@@ -108,7 +111,7 @@ class ConvolutionalConfig(SeparateOutputConfig):
 
 
 def layer_shapes(option: str, text: str) -> list[LayerShape]:
-    """The layers that the text of an option describes. Raises UserError if it describes none."""
+    """Parse the layers that an option describes. Raises UserError if its text is malformed."""
     shapes: list[LayerShape] = []
     for group in text.split(","):
         match = _GROUP.fullmatch(group.strip())
@@ -123,13 +126,13 @@ def layer_shapes(option: str, text: str) -> list[LayerShape]:
 
 
 def _description(layers: Sequence[LayerShape]) -> str:
-    """The shortest text that describes the layers, with all kernels."""
+    """Describe the layers in the shortest text, with all kernel widths."""
     groups = groupby(layers, key=lambda shape: shape[1:])
     return ",".join(f"{len(list(group))}x{channels}:{kernel}" for (channels, kernel), group in groups)
 
 
 def _weights(layers: Sequence[LayerShape]) -> int:
-    """The weights of convolutions, and of the projections of residuals where the width changes."""
+    """Count the weights of convolutions, and of residual projections if the width changes."""
     return sum(
         shape.kernel * shape.inputs * 2 * shape.channels
         + (shape.inputs != shape.channels) * shape.inputs * shape.channels

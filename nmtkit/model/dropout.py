@@ -1,4 +1,4 @@
-"""Dropout (§5.4). On a CPU, masks are made of random bits: torch would draw one Bernoulli number at a time."""
+"""Dropout (§5.4). On a CPU, masks consist of random bits, since torch would draw one Bernoulli number at a time."""
 
 from typing import Any, NamedTuple
 
@@ -12,30 +12,30 @@ _LEVELS = 1 << 16  # a rate is rounded to 1/65536, which has no effect on traini
 
 
 class DropoutMask(NamedTuple):
-    """A mask with 16 random bits for each element: it is dropped where they, as a signed number, are below a threshold
-    that follows from the rate."""
+    """A mask with 16 random bits for each element. Elements whose bits, as a signed number, are below a threshold are
+    dropped. The rate determines the threshold."""
 
     bits: Tensor  # int16, in the shape of the elements
     rate: float
 
     @classmethod
     def draw(cls, x: Tensor, rate: float) -> "DropoutMask":
-        """A mask for x on a CPU: four elements from each 64-bit draw of torch's generator."""
+        """Draw a mask for x (…) on a CPU: four elements from each 64-bit number of torch's generator."""
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         return cls(draws.view(torch.int16)[: x.numel()].view(x.shape), rate)
 
     @property
     def threshold(self) -> int:
-        """The least number of an element that stays."""
+        """The lowest number of an element that is kept."""
         return min(round(self.rate * _LEVELS), _LEVELS - 1) - _LEVELS // 2
 
     @property
     def scale(self) -> float:
-        """The factor of elements that stay."""
+        """The factor of elements that are kept, 1 / (1 - rate)."""
         return 1.0 / (1.0 - self.rate)
 
     def apply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """x · mask, plus a residual in the same shape if one is given."""
+        """Return x · mask, plus a residual if given, all in the same shape (…)."""
         if not native_build.serves(x):
             # the mask has the dtype of x: on a CPU, torch multiplies by booleans many times slower than by numbers
             keep = torch.ge(self.bits, self.threshold, out=torch.empty_like(x))
@@ -59,7 +59,7 @@ class DropoutMask(NamedTuple):
 
 
 class _BitDropout(torch.autograd.Function):
-    """residual + x · mask, or x · mask alone."""
+    """Computes residual + x · mask, or x · mask alone."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, rate: float, residual: Tensor | None) -> Tensor:
@@ -77,9 +77,9 @@ class _BitDropout(torch.autograd.Function):
 
 
 def dropout(x: Tensor, rate: float, residual: Tensor | None = None) -> Tensor:
-    """Set each element of x to zero with probability `rate`, and scale the others by 1 / (1 - rate).
+    """Set each element of x (…) to zero with probability `rate`, and scale the others by 1 / (1 - rate).
 
-    With a residual in the same shape, returns residual + Dropout(x), on a CPU in one pass.
+    With a residual (…), returns residual + Dropout(x), on a CPU in one pass.
     """
     if residual is not None and (rate == 0.0 or not native_build.serves(x, residual)):
         return residual + dropout(x, rate)
@@ -99,5 +99,5 @@ class Dropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Dropout(x), or residual + Dropout(x), in any shape."""
+        """Return Dropout(x), or residual + Dropout(x), in the shape of x (…)."""
         return dropout(x, self.rate if self.training else 0.0, residual)

@@ -1,7 +1,7 @@
-"""Looking up rows of a table: the embeddings of tokens (§3.4), and learned positions.
+"""Look-up of rows in a table: token embeddings (§3.4) and learned positions.
 
-A gradient has the same bits in each run, also on a GPU. There torch sums the gradients of equal rows in any order: for
-`index_select` and compiled code always, for `nn.Embedding` (from torch 2.11 on) if a table has few rows.
+Gradients are bit by bit the same in each run, also on a GPU. There torch sums the gradients of equal rows in any order:
+always in `index_select` and compiled code, and in `nn.Embedding` (from torch 2.11 on) if a table has few rows.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 
 def look_up(ids: Tensor, table: Tensor) -> Tensor:
-    """The rows of a table (W, D) with the given ids (…): (…, D). Not for compiled code."""
+    """Look up the rows of a table (W, D) with the given ids (…): (…, D). Not for compiled code."""
     if table.is_cuda and table.requires_grad and torch.is_grad_enabled():
         return cast(Tensor, _OrderedLookUp.apply(ids, table))  # type: ignore[no-untyped-call]
     return F.embedding(ids, table)
@@ -24,7 +24,7 @@ class Embedding(nn.Embedding):
     """An `nn.Embedding` whose gradient is summed in the same order in each run."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(…) to (…, D)."""
+        """Look up ids (…): (…, D)."""
         return look_up(ids, self.weight)
 
 
@@ -44,7 +44,7 @@ class _OrderedLookUp(torch.autograd.Function):
 
 @contextmanager
 def _fixed_order() -> Iterator[None]:
-    """Within it, torch sums in the same order each time, and runs no operator that cannot."""
+    """Make torch sum in the same order each time within this context, or raise an error if it cannot."""
     before, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:

@@ -1,4 +1,4 @@
-"""Floating-point operations (FLOPs) of a training, and the rates of devices.
+"""Floating-point operations (FLOPs) of a training run, and the rates of devices.
 
 Model FLOP utilization counts the operations of the model on real tokens: padding and recomputation (activation
 checkpointing) do not count. Table 2 of the paper counts time × devices × the sustained rate of a device instead.
@@ -16,7 +16,7 @@ from nmtkit.model.config import ModelConfig
 def training_flops(
     config: ModelConfig, target_size: int, source: NDArray[np.integer], target: NDArray[np.integer]
 ) -> int:
-    """FLOPs of forward and backward pass, with the arguments of `ModelConfig.forward_flops`.
+    """Count the FLOPs of forward and backward pass. Arguments as in `ModelConfig.forward_flops`.
 
     The backward pass has two products for each product of the forward pass: the gradients of both factors.
     """
@@ -24,14 +24,14 @@ def training_flops(
 
 
 class Rates(NamedTuple):
-    """The peak rates of a device, in 10^12 dense floating-point operations a second."""
+    """The peak rates of a device, in 10^12 dense floating-point operations per second."""
 
-    half: float | None  # bf16 or fp16 products with sums in fp32; None if they are not faster
-    single: float  # fp32; for the GPUs of the paper, the sustained rate that it assumes
+    half: float | None  # bf16 or fp16 products with sums in fp32; None if not faster
+    single: float  # fp32; for GPUs of the paper, its assumed sustained rate
 
 
-# By words of torch's name for the device, the most specific first. From data sheets of the vendors; for K80, K40, M40
-# and P100 from the paper (§6.1).
+# By words in torch's name of the device, the most specific first. From the vendors' data sheets; for K80, K40, M40 and
+# P100 from the paper (§6.1).
 _RATES = {
     ("H100", "PCIe"): Rates(756, 51),
     ("H100", "NVL"): Rates(835, 60),
@@ -53,13 +53,13 @@ _RATES = {
 
 
 def rates_of(device: str) -> Rates | None:
-    """The rates of a device with torch's name, such as 'NVIDIA H100 80GB HBM3'; None for an unknown device."""
+    """Find the rates of a device by torch's name, such as 'NVIDIA H100 80GB HBM3'; None for an unknown device."""
     words = set(re.split(r"[\s-]+", device))
     return next((rates for names, rates in _RATES.items() if words.issuperset(names)), None)
 
 
 def peak_flops(device: str, half: bool) -> float | None:
-    """The peak rate of a device in FLOPs a second, for 16 bits (`half`) or fp32; None for an unknown device."""
+    """Find the peak rate of a device in FLOPs per second, for 16 bits (`half`) or fp32; None for an unknown device."""
     rates = rates_of(device)
     if rates is None:
         return None
@@ -67,8 +67,8 @@ def peak_flops(device: str, half: bool) -> float | None:
 
 
 def table2_flops(seconds: float, devices: float, sustained: float) -> float:
-    """The FLOPs of a training as in Table 2: time × devices × the `sustained` fp32 FLOPs a second of a device.
+    """Estimate the FLOPs of a training run as in Table 2: time × devices × `sustained` fp32 FLOPs per second.
 
-    The base model takes 12 hours on 8 P100 of 9.5e12 FLOPs a second: 3.3e18; the big model 3.5 days: 2.3e19.
+    The base model takes 12 hours on 8 P100 with 9.5e12 FLOPs per second: 3.3e18; the big model 3.5 days: 2.3e19.
     """
     return seconds * devices * sustained

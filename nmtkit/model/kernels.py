@@ -1,6 +1,6 @@
-"""Loads the kernel of the loss where it runs.
+"""Loads the GPU kernel of the loss if it runs on this machine.
 
-Triton comes with torch for GPUs, but also needs a C compiler and a GPU that it supports.
+torch for GPUs includes Triton, which also needs a C compiler and a supported GPU.
 """
 
 import functools
@@ -16,9 +16,9 @@ from nmtkit.wording import first_line
 
 @functools.cache
 def loss_kernel_on(device: torch.device) -> Any:
-    """The module `loss_kernel`, tried on a row; None on a CPU, and where it cannot run.
+    """Import the module `loss_kernel` and try it on one row; None on a CPU, or if it cannot run.
 
-    It is imported here, because the import of Triton takes long.
+    It is imported only here, because importing Triton is slow.
     """
     if device.type != "cuda":
         return None

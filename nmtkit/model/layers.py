@@ -15,10 +15,10 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F
 
 
 class FeedForward(nn.Module):
-    """f(x·W1 + b1)·W2 + b2, at each position (§3.3).
+    """The feed-forward network f(x·W1 + b1)·W2 + b2, applied at each position (§3.3).
 
-    In the paper, f(x) is max(0, x). With `activation` it is x·Φ(x) for "gelu", with the exact Φ(x) of the normal
-    distribution, or x·σ(x) for "swish", also known as SiLU.
+    In the paper, f(x) is max(0, x). With `activation` "gelu" it is x·Φ(x), with the exact Φ(x) of the normal
+    distribution; with "swish" it is x·σ(x), also known as SiLU.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -29,7 +29,7 @@ class FeedForward(nn.Module):
         self.dropout_rate = config.activation_dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, D) to (…, D)."""
+        """Map x (…, D) to (…, D)."""
         hidden = dropout(self.activation(self.inner(x)), self.dropout_rate if self.training else 0.0)
         y: Tensor = self.outer(hidden)
         return y
@@ -55,7 +55,7 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+    """An encoder layer: self-attention, then feed-forward."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -65,14 +65,14 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x: Tensor, mask: Tensor | Packing, record: list[Tensor] | None = None) -> Tensor:
-        """x (B, S, D), mask (B, 1, 1, S): (B, S, D). With a packing in place of the mask, x (S, D): (S, D)."""
+        """Map x (B, S, D) with mask (B, 1, 1, S) to (B, S, D). With a packing as mask, map x (S, D) to (S, D)."""
         x = self.around_self_attention(x, lambda y: self.self_attention(y, mask, record))
         x = self.around_feed_forward(x, self.feed_forward)
         return x
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the encoder's output, then feed-forward."""
+    """A decoder layer: masked self-attention, attention to the encoder's output, then feed-forward."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -92,10 +92,10 @@ class DecoderLayer(nn.Module):
         record_cross: list[Tensor] | None = None,
         target: Packing | None = None,
     ) -> Tensor:
-        """x (B, T, D), memory (B, S, D), memory_mask (B, 1, 1, S): (B, T, D).
+        """Map x (B, T, D), with memory (B, S, D) and memory_mask (B, 1, 1, S), to (B, T, D).
 
-        Padding is at the end of a target, so the causal mask hides it from all tokens. With packings of the source, in
-        place of the mask, and of the target: x (T, D) and memory (S, D) to (T, D).
+        Padding is at the end of a target, so the causal mask hides it from all tokens. With packings of the source,
+        instead of the mask, and of the target: x (T, D), memory (S, D), result (T, D).
         """
         x = self.around_self_attention(x, lambda y: self.self_attention(y, target, record_self))
         x = self.around_cross_attention(x, lambda y: self.cross_attention(y, memory, memory_mask, record_cross, target))

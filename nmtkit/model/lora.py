@@ -1,7 +1,7 @@
-"""Low-rank adaptation (LoRA): fixed weight matrices with trained additions of low rank (Hu et al. 2021, section 4.1).
+"""Low-rank adaptation (LoRA): frozen weight matrices with trained low-rank additions (Hu et al. 2021, section 4.1).
 
 A matrix W (outputs, inputs) becomes W + s·B·A with B (outputs, R), A (R, inputs) and s = --lora-alpha / R. A matrix of
-several projections, like that of queries, keys and values, has one addition for each of them.
+several projections, such as queries, keys and values, has one addition for each.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,10 +20,10 @@ _A, _B, _MATRIX = ".lora_a.", ".lora_b.", ".weight"  # parts of parameter names
 
 
 class LowRankLinear(nn.Linear):
-    """x·(W + s·B·A)ᵀ + b, computed as x·Wᵀ + b + s·(x·Aᵀ)·Bᵀ: a frozen W needs no gradient then.
+    """Computes x·(W + s·B·A)ᵀ + b as x·Wᵀ + b + s·(x·Aᵀ)·Bᵀ, so the frozen W needs no gradient.
 
-    `lora_a` and `lora_b` have one matrix for each projection of `linear`, whose parameters are shared. A is drawn from
-    the uniform distribution ±1/√inputs, and B is 0, so that the outputs are those of `linear`.
+    `lora_a` and `lora_b` contain one matrix for each projection of `linear`, whose parameters are shared. A is uniform
+    in ±1/√inputs, and B is 0, so the outputs initially equal those of `linear`.
     """
 
     def __init__(self, linear: nn.Linear, rank: int, scale: float) -> None:
@@ -39,16 +39,16 @@ class LowRankLinear(nn.Linear):
             nn.init.zeros_(b)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, inputs) to (…, outputs)."""
+        """Map x (…, inputs) to (…, outputs)."""
         additions = [F.linear(F.linear(x, a) * self.scale, b) for a, b in zip(self.lora_a, self.lora_b, strict=True)]
         return super().forward(x) + torch.cat(additions, dim=-1)
 
 
 def add_low_rank(model: TranslationModel, config: LoraConfig) -> None:
-    """Freeze a model, and make the target matrices of its linear layers `LowRankLinear`s.
+    """Freeze a model, and replace the linear layers of the target matrices by `LowRankLinear`.
 
-    The output matrix cannot be a target: the loss reads it directly. Raises UserError, naming some that would match,
-    for a pattern of `config` without a match.
+    The output matrix cannot be a target, because the loss reads it directly. Raises UserError, with examples of names,
+    if a pattern of `config` matches nothing.
     """
     linears = {
         f"{name}{_MATRIX}": name
@@ -70,7 +70,7 @@ def add_low_rank(model: TranslationModel, config: LoraConfig) -> None:
 
 
 def matching(names: Collection[str], patterns: Sequence[str], flag: str) -> list[str]:
-    """The names that match any of the shell-style patterns of an option; UserError for a pattern without a match."""
+    """List the names that match any shell-style pattern of an option. Raises UserError if a pattern matches nothing."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             examples = {name.partition(".")[0]: name for name in reversed(list(names))}
@@ -79,7 +79,7 @@ def matching(names: Collection[str], patterns: Sequence[str], flag: str) -> list
 
 
 def merge(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """The weights of the model without adaptation: W + s·B·A for each adapted matrix, in float32."""
+    """Merge each addition into its matrix: W + s·B·A (outputs, inputs) in float32. Other weights stay as they are."""
     merged = {name: weight for name, weight in weights.items() if _matrix_of(name) is None}
     for matrix in dict.fromkeys(filter(None, map(_matrix_of, weights))):
         merged[matrix] = weights[matrix] + scale * torch.cat(list(_products(matrix, weights)))
@@ -87,7 +87,7 @@ def merge(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
 
 
 def _products(matrix: str, weights: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    """B·A of each projection of a matrix, in the order of its rows."""
+    """Yield B·A (outputs, inputs) of each projection of a matrix, in the order of its rows."""
     layer = matrix.removesuffix(_MATRIX)
     number = 0
     while (a := weights.get(f"{layer}{_A}{number}")) is not None:
@@ -96,7 +96,7 @@ def _products(matrix: str, weights: Mapping[str, Tensor]) -> Iterator[Tensor]:
 
 
 def _matrix_of(name: str) -> str | None:
-    """The name of the matrix that a parameter of an addition belongs to; None for any other parameter."""
+    """Name the matrix that an addition's parameter belongs to; None for any other parameter."""
     for part in (_A, _B):
         layer, found, _ = name.rpartition(part)
         if found:

@@ -38,7 +38,7 @@ class LoraConfig(Config):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The patterns of --lora-targets."""
+        """The patterns in --lora-targets."""
         return self.lora_targets or _TARGETS
 
     @property
@@ -47,7 +47,7 @@ class LoraConfig(Config):
         return (self.lora_alpha or self.lora_rank) / self.lora_rank
 
     def describe(self) -> str:
-        """The options in one line, as typed."""
+        """Describe the options in one line, as typed."""
         if not self.lora_rank:
             return "no --lora-rank"
         words = [f"--lora-rank {self.lora_rank}", f"--lora-alpha {self.scale * self.lora_rank:g}"]

@@ -1,7 +1,7 @@
 """The cross-entropy of rows of logits and its gradient in one GPU kernel, written in Triton.
 
-torch copies the logits to fp32 and passes over them five times more. The kernel reads each row twice and writes it
-once, in its own dtype; all sums are in fp32. Import this module only where Triton is installed.
+torch copies the logits to fp32 and passes over them five more times. The kernel reads each row twice and writes it
+once, in its own dtype; all sums are in fp32. Import this module only if Triton is installed.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtkit.text.vocabulary import EOS, NEVER_OUTPUT
 
-_BLOCK = 4096  # columns that a program has in registers
+_BLOCK = 4096  # columns that a program keeps in registers
 _WARPS = 8
 
 
@@ -29,9 +29,9 @@ def _cross_entropy_rows(
     learning: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """One row: an online maximum and sum of exponentials, then the gradient over the logits.
+    """Process one row: an online maximum and sum of exponentials, then the gradient in place of the logits.
 
-    A score x is compared with the row's maximum in base e; columns `pad` and `bos` count as -inf.
+    Scores are relative to the row's maximum, in base e; columns `pad` and `bos` count as -inf.
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
@@ -68,23 +68,23 @@ _kernel = triton.jit(_cross_entropy_rows)
 
 
 def cross_entropy_(logits: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
-    """The sums over rows of -log p(target), and of the mean of -log p over the W' ids that may be output: (2,) in fp32.
+    """Sum -log p(target), and the mean -log p over the W' ids that may be output, over all rows: (2,) in fp32.
 
-    Each row of logits (N, W) in fp32 or bf16 is contiguous; target (N,) are ids that may be output. If `learning`, the
-    gradient of the smoothed loss is written over the logits, with 0 for `NEVER_OUTPUT`.
+    Each row of logits (N, W), in fp32 or bf16, must be contiguous; target (N,) contains ids that may be output. If
+    `learning`, the gradient of the smoothed loss overwrites the logits, with 0 for `NEVER_OUTPUT`.
     """
     return _losses_of_rows(logits, target, smoothing, learning).sum(0)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """The log of the sum of exponentials (N, 1) in fp32 of contiguous logits (N, W), without those of NEVER_OUTPUT."""
+    """Compute the log-sum-exp (N, 1) in fp32 of contiguous logits (N, W), except `NEVER_OUTPUT`."""
     target = torch.full((len(logits),), EOS, device=logits.device)
     losses = _losses_of_rows(logits, target, 0.0, learning=False)
     return (losses[:, 0] + logits[:, EOS]).unsqueeze(1)
 
 
 def _losses_of_rows(logits: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
-    """As `cross_entropy_`, of each row: (N, 2)."""
+    """Compute the two losses of `cross_entropy_` for each row: (N, 2) in fp32."""
     losses = torch.empty(len(logits), 2, dtype=torch.float32, device=logits.device)
     pad, bos = NEVER_OUTPUT
     _kernel[(len(logits),)](

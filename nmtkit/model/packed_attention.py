@@ -1,8 +1,8 @@
-"""Packed sentences: one after the other in a single row of tokens, without padding between them.
+"""Attention of packed sentences, which follow each other in a single row of tokens without padding.
 
-Only attention depends on where a sentence begins; every other operator treats each token alone. On a GPU, one kernel
-of torch computes the attention of all sentences, and on a CPU that of nmtkit if they are short. Elsewhere, attention
-pads them in groups of similar length, with the same results.
+Only attention depends on where a sentence begins; all other operators treat each token alone. On a GPU, one torch
+kernel computes the attention of all sentences; on a CPU, nmtkit's kernel does if they are short. Otherwise, sentences
+are padded in groups of similar length, with the same results.
 
 Letters: N sentences, the filler included, T tokens of a side, H heads.
 """
@@ -23,9 +23,9 @@ from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.short_attention import is_short
 from nmtkit.wording import first_line
 
-Kernel = Callable[..., Any]  #: `attend_sentences`, or torch's `varlen_attn`, which has the same arguments
+Kernel = Callable[..., Any]  #: `attend_sentences`, or torch's `varlen_attn` with the same arguments
 
-_WIDEST = 256  # of a head, for the kernels
+_WIDEST = 256  # head width that the kernels support
 _CAUSAL = (-1, 0)  # window
 
 
@@ -33,21 +33,21 @@ class PackedSide(NamedTuple):
     """The sentences of one side. A filler at the end counts as a sentence."""
 
     lengths: Tensor  # (N - 1,) without the filler's
-    tokens: int  # of these sentences
+    tokens: int  # of all sentences, without the filler
     longest: int  # tokens of the longest of them
     filler: int  # tokens of the filler, at least 1
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Where the tokens of one side are among sentences that are padded in groups."""
+    """Maps the tokens of one side to their slots in sentences that are padded in groups."""
 
-    slots: Tensor  # (T,) the place of each token among all slots, those of the first group first
-    masks: tuple[Tensor, ...]  # of each group (sentences, 1, 1, longest): True for tokens
+    slots: Tensor  # (T,) the slot of each token; slots of the first group come first
+    masks: tuple[Tensor, ...]  # for each group (sentences, 1, 1, longest): True for tokens
 
     @classmethod
     def of(cls, side: PackedSide, groups: Tensor) -> "Padding":
-        """Pad each group to its longest sentence. `groups` (N,) numbers that of each sentence, without gaps."""
+        """Pad each group to its longest sentence. `groups` (N,) is each sentence's group number, without gaps."""
         lengths = F.pad(side.lengths, (0, 1), value=side.filler)
         counts = groups.bincount()
         longest = torch.zeros_like(counts).scatter_reduce(0, groups, lengths, "amax")
@@ -61,37 +61,37 @@ class Padding:
         return cls(slots, tuple(masks))
 
     def pad(self, x: Tensor) -> list[Tensor]:
-        """x (T, D) to (sentences, longest, D) for each group, with zeros after each sentence."""
+        """Pad x (T, D) to (sentences, longest, D) for each group, with zeros after each sentence."""
         sizes = [mask.numel() for mask in self.masks]
         rows = x.new_zeros(sum(sizes), x.size(1)).index_copy(0, self.slots, x)
         groups = zip(torch.split(rows, sizes), self.masks, strict=True)
         return [part.view(mask.size(0), mask.size(3), -1) for part, mask in groups]
 
     def pack(self, groups: Iterable[Tensor]) -> Tensor:
-        """The inverse of `pad`: (sentences, longest, D) of each group to (T, D)."""
+        """Undo `pad`: (sentences, longest, D) of each group to (T, D)."""
         return torch.cat([group.flatten(0, 1) for group in groups]).index_select(0, self.slots)
 
 
 @dataclass(frozen=True)
 class ShortSentences:
-    """Where the sentences of one side begin, for nmtkit's attention, which needs no padding."""
+    """Where the sentences of one side begin, for nmtkit's kernel, which needs no padding."""
 
-    starts: Tensor  # (N,) int32: the first token of each sentence, and of the filler, which needs no attention
+    starts: Tensor  # (N,) int32: the first token of each sentence, then of the filler, which needs no attention
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the sentences of one side begin, and what computes their attention."""
+    """Where the sentences of one side begin, and the kernel or padding that computes their attention."""
 
     starts: Tensor  # (N + 1,) int32: the first token of each sentence, then T
-    positions: Tensor  # (T,) the position of each token in its sentence; arbitrary, below `span`, in the filler
+    positions: Tensor  # (T,) position of each token in its sentence; arbitrary, below `span`, in the filler
     longest: int  # tokens of the longest sentence, the filler included
     span: int  # greater than all positions
     attention: Kernel | Padding | ShortSentences
 
     @classmethod
     def of(cls, side: PackedSide, attention: Kernel | Padding | None) -> "Packing":
-        """The packing of one side; None for `ShortSentences`. Reads nothing from the device of the lengths."""
+        """Pack one side; `attention` None means `ShortSentences`. The host does not wait for a GPU."""
         tokens = side.tokens + side.filler
         ends = F.pad(side.lengths.cumsum(0, dtype=torch.int32), (0, 1), value=tokens)  # (N,)
         starts = F.pad(ends, (1, 0))
@@ -104,10 +104,10 @@ class Packing:
 def pack_sides(
     source: PackedSide, target: PackedSide, kernel: Kernel | None, short: bool = False
 ) -> tuple[Packing, Packing]:
-    """The packings of both sides, for the kernel or, without one, for padding, unless the sentences are `short`.
+    """Pack both sides for the kernel; without one, for nmtkit's kernel if sentences are `short`, else for padding.
 
     For padding, sentence pairs are grouped by the length of their longer side, rounded up to a power of two. So a side
-    has at most twice as many slots as both sides have tokens, whatever the lengths.
+    has at most twice as many slots as both sides have tokens, regardless of lengths.
     """
     if kernel is not None or short:
         return Packing.of(source, kernel), Packing.of(target, kernel)
@@ -118,7 +118,7 @@ def pack_sides(
 
 
 def _tokens_mask(lengths: Tensor, longest: int) -> Tensor:
-    """(sentences, 1, 1, longest): True for the tokens of each padded sentence."""
+    """The mask (sentences, 1, 1, longest): True for the tokens of each padded sentence."""
     return (torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1))[:, None, None, :]
 
 
@@ -131,9 +131,10 @@ def attend_packed(
     keys: Packing,
     window: tuple[int, int] = (-1, -1),
 ) -> Tensor:
-    """softmax(Q·Kᵀ / √d_k)·V within each sentence, for q (T, H, K), k and v (S, H, K), by the kernel: (T, H·K).
+    """Compute softmax(Q·Kᵀ / √d_k)·V within each sentence, by the kernel: (T, H·K).
 
-    `window` is how far a token attends to the left and to the right, -1 without a limit; (-1, 0) is causal.
+    q is (T, H, K), k and v (S, H, K). `window` is how many tokens each token attends to on its left and right, -1
+    without a limit; (-1, 0) is causal.
     """
     lengths = queries.starts, keys.starts, queries.longest, keys.longest
     heads: Tensor = kernel(q, k, v, *lengths, window_size=window)
@@ -150,10 +151,11 @@ def attend_sentences(
     longest_key: int,
     window_size: tuple[int, int],
 ) -> Tensor:
-    """As `varlen_attn`, without a window or causal, by the kernel with the smallest tiles.
+    """Compute attention within each sentence, by the kernel with the smallest tiles: (T, H, K).
 
+    q is (T, H, K), k and v (S, H, K); starts (N + 1,) as in `Packing`. `window_size` is full or causal. torch's
     `varlen_attn` computes more beyond the end of short sentences, and its gradient adds the parts of long ones in any
-    order, so that the bits differ between runs.
+    order, so its bits differ between runs.
     """
     rows = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
     arguments = *rows, None, starts, key_starts, longest, longest_key, 0.0, int(window_size == _CAUSAL), True
@@ -162,15 +164,15 @@ def attend_sentences(
 
 
 def _varlen_attn() -> Kernel:
-    """Imported here, because the import takes more than a second."""
+    """Import torch's `varlen_attn`, only when needed, because the import takes more than a second."""
     kernel: Kernel = import_module("torch.nn.attention.varlen").varlen_attn  # from torch 2.10 on
     return kernel
 
 
 def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device) -> Kernel | None:
-    """A kernel for the attention of packed sentences in a model of these options; None if there is none.
+    """Find a kernel for the attention of packed sentences in a model with these options; None without one.
 
-    It needs a GPU and 16 bits, heads with keys as wide as values, and no dropout of attention weights.
+    It needs a GPU and 16 bits, heads with keys as wide as values, and no dropout on attention weights.
     """
     if device.type != "cuda" or not isinstance(config, TransformerConfig) or config.attention_dropout:
         return None
@@ -179,7 +181,7 @@ def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device
 
 
 def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, longest: int) -> bool:
-    """Whether `ShortSentences` serve a model with this matrix, and are fastest for sentences of at most `longest`."""
+    """Whether `ShortSentences` support a model with this output matrix (W, D), and are fastest at this length."""
     if not isinstance(config, TransformerConfig) or config.attention_dropout or config.attention_window is not None:
         return False
     return is_short(longest) and native_build.serves(matrix) and precision in (torch.float32, torch.bfloat16)
@@ -187,7 +189,7 @@ def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, l
 
 @functools.cache
 def _kernel_on(device: torch.device, precision: torch.dtype, windowed: bool) -> Kernel | None:
-    """The first kernel that runs on a GPU, forward and backward: tried on a tiny tensor."""
+    """Find the first kernel that runs on a GPU, forward and backward, by trying each on a tiny tensor."""
     if precision not in (torch.bfloat16, torch.float16):
         return None
     reason = ""
@@ -203,5 +205,5 @@ def _kernel_on(device: torch.device, precision: torch.dtype, windowed: bool) -> 
             reason = first_line(error)
         else:
             return kernel
-    logger.info("sentences are not packed, because torch's kernels for their attention do not run: %s", reason)
+    logger.info("sentences are not packed, because torch's attention kernels do not run: %s", reason)
     return None

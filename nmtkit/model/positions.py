@@ -9,15 +9,15 @@ from nmtkit.errors import UserError
 
 
 def sinusoids(length: int, d_model: int, form: str = "sinusoidal") -> Tensor:
-    """The table (length, D): PE[pos, 2i] = sin(pos · r(i)), PE[pos, 2i+1] = cos(pos · r(i)).
+    """Compute the table (length, D): PE[pos, 2i] = sin(pos · r(i)), PE[pos, 2i+1] = cos(pos · r(i)).
 
     | form         | rate r(i)             | first pos |
     |--------------|-----------------------|-----------|
     | "sinusoidal" | 10000^(-2i / D)       | 0         |
     | "fairseq"    | 10000^(-i / (D/2 - 1))| 2         |
 
-    The first is the paper's. fairseq has all sines before all cosines: its dimension i is 2i here, and D/2 + i is
-    2i + 1.
+    The first form is the paper's (§3.5). fairseq orders all sines before all cosines: its dimension i is 2i here, and
+    D/2 + i is 2i + 1.
     """
     first, pairs = (2, d_model / 2 - 1) if form == "fairseq" else (0, d_model / 2)
     position = torch.arange(first, first + length, dtype=torch.float64).unsqueeze(1)
@@ -29,7 +29,7 @@ def sinusoids(length: int, d_model: int, form: str = "sinusoidal") -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sines and cosines for sequences of any length, in a form of `sinusoids`. The table grows as needed."""
+    """Fixed sines and cosines for sequences of any length, in one form of `sinusoids`. The table grows as needed."""
 
     table: Tensor
 
@@ -39,7 +39,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", torch.empty(0, d_model), persistent=False)
 
     def forward(self, start: int, length: int) -> Tensor:
-        """The encodings (length, D) of positions start, start + 1, …"""
+        """Return the encodings (length, D) of positions start, start + 1, …"""
         end = start + length
         if end > self.table.size(0):
             longer = sinusoids(2 * end, self.d_model, self.form)
@@ -55,7 +55,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(max_positions, d_model))
 
     def forward(self, start: int, length: int) -> Tensor:
-        """The encodings (length, D) of positions start, start + 1, … Raises UserError beyond the last position."""
+        """Return the encodings (length, D) of positions start, start + 1, … Raises UserError beyond the last one."""
         if start + length > self.table.size(0):
             raise UserError(
                 f"a sequence of {start + length} tokens exceeds the {self.table.size(0)} learned positions "

@@ -1,6 +1,6 @@
-"""Presets for `--arch`: names for sets of options.
+"""Presets for `--arch`: named sets of options.
 
-A preset sets options of nmt-train by name; an option given by the user wins. All other options have the defaults of the
+A preset sets options of nmt-train by name; options given by the user win. All other options have the defaults of the
 paper's base model. `table3_…` are rows of the paper's Table 3, named after the letter of the row and its change.
 """
 
@@ -19,7 +19,7 @@ class Preset(NamedTuple):
     options: dict[str, Any]  # of the model and of training
 
     def model_config(self, **given: Any) -> ModelConfig:
-        """The options of the model: those `given`, else those of the preset, else the defaults."""
+        """Create the options of the model: `given` ones win over the preset, which wins over defaults."""
         names = {field.name for field in fields(self.config)}
         return self.config(**{name: value for name, value in (self.options | given).items() if name in names})
 
@@ -50,7 +50,7 @@ _TRANSFORMER: dict[str, dict[str, Any]] = {
     "table3_e_learned": {"positions": "learned"},
 }
 
-_RECURRENT: dict[str, dict[str, Any]] = {  # optimized as NVIDIA's GNMT v2, whose learning rate falls in steps
+_RECURRENT: dict[str, dict[str, Any]] = {  # optimizer as in NVIDIA's GNMT v2, whose learning rate falls in steps
     "gnmt": {"lr_schedule": "cosine", "lr": 2e-3, "warmup_updates": 200, "clip_norm": 5.0},
     "lstm_small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "separate_output": False}
     | {"lr_schedule": "cosine", "lr": 2e-3, "warmup_updates": 200, "clip_norm": 5.0},

@@ -1,7 +1,7 @@
 """The recurrent model of GNMT (Wu et al. 2016): LSTM layers with residual connections, and additive attention.
 
-The details are those of NVIDIA's GNMT v2: the first decoder layer queries the source with its output of the same step,
-and all other decoder layers read the context beside their input.
+The details follow NVIDIA's GNMT v2: the first decoder layer queries the source with its output of the same step, and
+all other decoder layers read the context next to their input.
 
 Letters: B batch, S source length, T target length, H d_model, W vocabulary. Batch first.
 """
@@ -20,7 +20,7 @@ from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.translation_model import TranslationModel
 
 LstmState = tuple[Tensor, Tensor]  # h and c, both (1, B, H)
-_INITIAL = 0.1  # weights and biases are drawn from ± this
+_INITIAL = 0.1  # weights and biases are uniform in ± this
 
 
 @dataclass
@@ -32,7 +32,7 @@ class RecurrentMemory:
 
 
 class BidirectionalLayer(nn.Module):
-    """An LSTM in each direction. The outputs of both stand side by side."""
+    """An LSTM in each direction. Their outputs are concatenated."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class BidirectionalLayer(nn.Module):
         self.back = nn.LSTM(config.d_model, config.d_model, batch_first=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """x (B, S, H) with lengths (B,) to (B, S, 2H)."""
+        """Map x (B, S, H) with lengths (B,) to (B, S, 2H)."""
         x = self.dropout(x)
         ahead, _ = self.ahead(x)
         back, _ = self.back(reverse(x, lengths))
@@ -49,7 +49,7 @@ class BidirectionalLayer(nn.Module):
 
 
 class RecurrentLayer(nn.Module):
-    """x + LSTM(Dropout([x, context])), or without x if the widths differ."""
+    """The layer x + LSTM(Dropout([x, context])), without the residual x if the widths differ."""
 
     def __init__(self, inputs: int, config: RecurrentConfig, residual: bool) -> None:
         super().__init__()
@@ -60,14 +60,14 @@ class RecurrentLayer(nn.Module):
     def forward(
         self, x: Tensor, context: Tensor | None = None, state: LstmState | None = None
     ) -> tuple[Tensor, LstmState]:
-        """x (B, T, ·) and context (B, T, H) to (B, T, H) and the last state. The first state is zero by default."""
+        """Map x (B, T, ·) and context (B, T, H) to (B, T, H) and the last state. The first state is zero by default."""
         inputs = x if context is None else torch.cat((x, context), dim=-1)
         y, state = self.lstm(self.dropout(inputs), state)
         return (x + y if self.residual else y), state
 
 
 class AdditiveAttention(nn.Module):
-    """softmax over the source of g · v/‖v‖ · tanh(W_Q·q + W_K·k + b) (Bahdanau et al. 2015, normalized)."""
+    """Attention with the softmax of g · v/‖v‖ · tanh(W_Q·q + W_K·k + b) over the source (Bahdanau et al. 2015)."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -78,12 +78,12 @@ class AdditiveAttention(nn.Module):
         self.gain = nn.Parameter(torch.empty(1))
 
     def keys(self, values: Tensor) -> Tensor:
-        """The keys (B, S, H) of the encoder's output (B, S, H)."""
+        """Project the encoder's output (B, S, H) to keys (B, S, H)."""
         keys: Tensor = self.k(values) + self.bias
         return keys
 
     def forward(self, x: Tensor, keys: Tensor, memory: RecurrentMemory, record: list[Tensor] | None = None) -> Tensor:
-        """The context (B, T, H) of queries x (B, T, H). Appends the weights (B, 1, T, S) to `record`."""
+        """Compute the context (B, T, H) of queries x (B, T, H). Append the weights (B, 1, T, S) to `record`."""
         sums = (self.q(x).unsqueeze(2) + keys.unsqueeze(1)).tanh_()  # (B, T, S, H)
         vector = self.direction * (self.gain / self.direction.norm())
         scores = F.linear(sums, vector.unsqueeze(0)).squeeze(3)
@@ -94,7 +94,7 @@ class AdditiveAttention(nn.Module):
 
 
 class Recurrent(TranslationModel):
-    """The model of a `RecurrentConfig`. With all embeddings shared, the vocabularies must have the same size."""
+    """The recurrent model. If all embeddings are shared, the vocabularies must have the same size."""
 
     config: RecurrentConfig
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -126,7 +126,7 @@ class Recurrent(TranslationModel):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Initialize all parameters from torch's generator.
+        """Initialize all parameters with torch's generator.
 
         The gain of the attention is 1/√H and its bias 0; all others are uniform in ±0.1, biases included.
         """
@@ -136,7 +136,7 @@ class Recurrent(TranslationModel):
         nn.init.zeros_(self.attention.bias)
 
     def encode(self, src: Tensor, lengths: Tensor) -> RecurrentMemory:
-        """As `TranslationModel.encode`. Padding follows all tokens in both directions, so it changes no output."""
+        """Encode src (B, S) with lengths (B,). Padding follows the tokens in both directions, so it has no effect."""
         bottom, *others = self.encoder
         x = cast(Tensor, self.through(bottom, self.source_embedding(src), lengths))
         for layer in others:
@@ -144,7 +144,7 @@ class Recurrent(TranslationModel):
         return RecurrentMemory(x, torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1))
 
     def decode(self, tgt_in: Tensor, memory: RecurrentMemory, record: list[Tensor] | None = None) -> Tensor:
-        """As `TranslationModel.decode`. Appends the attention weights (B, 1, T, S) to `record`."""
+        """Decode tgt_in (B, T): (B, T, H). Append the attention weights (B, 1, T, S) to `record`."""
         bottom, *others = self.decoder
         x, _ = self.through(bottom, self.target_embedding(tgt_in))
         context = self.through(self.attention, x, self.attention.keys(memory.values), memory, record)
@@ -154,7 +154,7 @@ class Recurrent(TranslationModel):
 
     @property
     def output_matrix(self) -> Tensor:
-        """The projection (W, H)."""
+        """The projection to the target vocabulary (W, H)."""
         return self.projection.weight
 
     @property
@@ -168,7 +168,7 @@ class Recurrent(TranslationModel):
 
 
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
-    """x (B, S, ·) with the first lengths[b] positions of each sentence b in reverse order, and its padding in place."""
+    """Reverse the first lengths[b] positions of each sentence b in x (B, S, ·); its padding stays at the end."""
     positions = torch.arange(x.size(1), device=x.device)
     mirrored = lengths.unsqueeze(1) - 1 - positions
     index = torch.where(mirrored >= 0, mirrored, positions)

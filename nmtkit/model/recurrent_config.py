@@ -28,15 +28,18 @@ class RecurrentConfig(SeparateOutputConfig):
     dropout: float = option(0.2, min=0.0, below=1.0, help="Dropout on the input of each LSTM.")
 
     def summary(self) -> str:
-        """As `ModelConfig.summary`."""
+        """Describe layers and width in one line of the log."""
         return f"{self.encoder_layers}-{self.decoder_layers} LSTM layers, d_model {self.d_model}"
 
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
-        """As `ModelConfig.forward_flops`. An LSTM layer of n inputs has 4·H·(n + H) weights."""
+        """Count the FLOPs of a forward pass over sentence pairs of these lengths (n,), in tokens with EOS.
+
+        An LSTM layer with n inputs has 4·H·(n + H) weights.
+        """
         H = self.d_model
         source, target = source.astype("int64"), target.astype("int64")
         S, T = int(source.sum()), int(target.sum())
-        encoder = 16 + 12 + 8 * (self.encoder_layers - 2)  # in H²: both directions, the layer that reads both, others
-        decoder = 8 + 12 * (self.decoder_layers - 1)  # the layers above the first read the context, too
+        encoder = 16 + 12 + 8 * (self.encoder_layers - 2)  # unit H²: both directions, the layer that reads both, others
+        decoder = 8 + 12 * (self.decoder_layers - 1)  # layers above the first also read the context
         attention = (S + T) * H * H + 2 * H * int((source * target).sum())  # projections; scores and context
         return 2 * (H * H * (S * encoder + T * decoder) + attention + T * H * target_size)

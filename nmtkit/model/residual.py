@@ -1,8 +1,8 @@
-"""Layer norm, and LayerNorm(x + Dropout(y)) (§3.1, §5.4), on a CPU in one pass forward and one backward.
+"""Layer norm, and LayerNorm(x + Dropout(y)) (§3.1, §5.4), fused on a CPU into one pass forward and one backward.
 
 Training in bf16 keeps the activations between sub-layers in bf16: embeddings with positions, dropout, residual sums and
-layer norms. Autocast alone keeps them in fp32, with a conversion before each matrix product and after its gradient, and
-twice the memory traffic. Training in fp16 keeps them in fp32, because residual sums can exceed the range of fp16.
+layer norms. Autocast alone would keep them in fp32, with a conversion before each matrix product and after its
+gradient, and twice the memory traffic. Training in fp16 keeps them in fp32, since residual sums can overflow in fp16.
 """
 
 from typing import Any
@@ -17,24 +17,24 @@ from nmtkit.model.dropout import Dropout, DropoutMask
 
 
 def as_activations(x: Tensor) -> Tensor:
-    """Convert x, the input of a stack of layers, to bf16 if its activations are bf16. Otherwise return it unchanged."""
+    """Convert x (…, D), the input of a stack of layers, to bf16 if activations are bf16; else return it unchanged."""
     return x.bfloat16() if product_dtype(x) == torch.bfloat16 else x
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm in the precision of its input, with mean and variance in fp32, whatever autocast would choose."""
+    """Layer norm in the precision of its input, with mean and variance in fp32, regardless of autocast."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, D) to (…, D). Gradients of gain and bias have the precision of these."""
+        """Normalize x (…, D) to (…, D). Gradients of gain and bias have the precision of the parameters."""
         if x.dtype == self.weight.dtype:
             return super().forward(x)
-        gain, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)  # as kernels for GPUs require
-        with torch.autocast(x.device.type, enabled=False):  # which would return fp32
+        gain, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)  # required by GPU kernels
+        with torch.autocast(x.device.type, enabled=False):  # autocast would return fp32
             return F.layer_norm(x, self.normalized_shape, gain, bias, self.eps)
 
 
 def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm) -> Tensor:
-    """LayerNorm(x + Dropout(y)) for x and y (…, D)."""
+    """Compute LayerNorm(x + Dropout(y)) (…, D) for x and y (…, D)."""
     if not native_build.serves(x, y) or norm.weight.dtype != torch.float32:
         normed: Tensor = norm(dropout(y, x))
         return normed
@@ -44,7 +44,7 @@ def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm) -> 
 
 
 class _AddAndNorm(torch.autograd.Function):
-    """Keeps x + Dropout(y), the random bits of the mask, and mean and standard deviation of each row for backward."""
+    """Saves x + Dropout(y), the mask's bits, and each row's mean and standard deviation for the backward pass."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, epsilon: float, rate: float) -> Tensor:
@@ -98,5 +98,5 @@ class _AddAndNorm(torch.autograd.Function):
 
 
 def _as_native(mask: DropoutMask | None) -> tuple[int, int, float]:
-    """The address of the bits, 0 for no dropout, with the threshold and the scale."""
+    """Return the address of the bits, 0 without dropout, the threshold and the scale."""
     return (mask.bits.data_ptr(), mask.threshold, mask.scale) if mask else (0, 0, 1.0)

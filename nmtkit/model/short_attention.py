@@ -1,7 +1,7 @@
-"""Multi-head attention (§3.2) of short sentences on a CPU, padded or packed, by the compiled build.
+"""Multi-head attention (§3.2) of short sentences on a CPU, padded or packed, in compiled code.
 
-It reads the projections as they are and writes gradients of the same layout, so nothing is split, transposed or
-concatenated. For longer sentences torch's fused kernel is faster.
+It reads projections and writes gradients in the same layout, so nothing is split, transposed or concatenated. For
+longer sentences torch's fused kernel is faster.
 
 Letters: B batch, T queries, S keys, H heads, K d_k, V d_v.
 """
@@ -16,11 +16,11 @@ from nmtkit.machine import native_build
 
 Heads = tuple[int, int]
 
-_LONGEST = 48  # keys up to which it is faster than torch's kernel, as measured with benchmarks/operators.py
+_LONGEST = 48  # most keys for which it is faster than torch's kernel, by benchmarks/operators.py
 
 
 class Sizes(NamedTuple):
-    """Heads, and the sizes of a key and of a value."""
+    """The number of heads, and the widths of a key and a value."""
 
     heads: int
     key: int
@@ -28,23 +28,23 @@ class Sizes(NamedTuple):
 
 
 def serves(projections: tuple[Tensor, ...], mask: Tensor | None) -> bool:
-    """Whether `attend_short` computes this attention, and faster than torch."""
-    # This first: a graph of torch.compile must not depend on the length.
+    """Whether `attend_short` supports its arguments, projections (B, T, …) and mask (B, 1, 1, S), and beats torch."""
+    # Check this first: a graph of torch.compile must not depend on the length.
     if not native_build.serves(*projections) or not is_short(projections[-1].size(1)):
         return False
     return mask is None or mask.shape[1:3] == (1, 1)
 
 
 def is_short(keys: int) -> bool:
-    """Whether the compiled attention is faster than torch's for sentences of at most so many keys."""
+    """Whether the compiled attention is faster than torch's for sentences of at most `keys` keys."""
     return keys <= _LONGEST
 
 
 def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | None, causal: bool) -> Tensor:
-    """softmax(Q·Kᵀ / √d_k)·V of all heads, side by side: (B, T, H·V).
+    """Compute softmax(Q·Kᵀ / √d_k)·V of all heads, side by side: (B, T, H·V).
 
-    `projections` is one tensor of queries, keys and values side by side (B, T, 2·H·K + H·V), or the queries (B, T, H·K)
-    and the others (B, S, H·K + H·V). `mask` (B, 1, 1, S) is True for keys that may be attended to.
+    `projections` is one tensor of queries, keys and values side by side (B, T, 2·H·K + H·V), or queries (B, T, H·K),
+    then keys and values (B, S, H·K + H·V). `mask` (B, 1, 1, S) is True for keys that may be attended to.
     """
     B, S = projections[-1].shape[:2]
     starts = tuple(_every(x.size(1), B) for x in (projections[0], projections[-1]))
@@ -55,15 +55,15 @@ def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | N
 def attend_short_packed(
     projections: tuple[Tensor, ...], sizes: Sizes, query_starts: Tensor, key_starts: Tensor, causal: bool
 ) -> Tensor:
-    """The same within packed sentences: (T, H·V), from projections (T, …) or (T, …) and (S, …).
+    """Compute softmax(Q·Kᵀ / √d_k)·V within packed sentences: (T, H·V), from projections (T, …) or (T, …) and (S, …).
 
-    The starts (N + 1,), int32, say where each sentence begins and the last one ends. The result is 0 after that.
+    The int32 starts (N + 1,) give the beginning of each sentence and the end of the last; after it, the result is 0.
     """
     return _attend(projections, sizes, (query_starts, key_starts), None, causal)
 
 
 def _every(length: int, sentences: int) -> Tensor:
-    """(B + 1,) where sentences of one length begin, and the last one ends."""
+    """The starts (B + 1,) of sentences of equal length, and the end of the last."""
     return torch.arange(0, sentences * length + 1, length, dtype=torch.int32)
 
 
@@ -75,7 +75,7 @@ def _attend(
 
 
 class _ShortAttention(torch.autograd.Function):
-    """Keeps the attention weights for the backward pass."""
+    """Computes the attention, and saves its weights for the backward pass."""
 
     @staticmethod
     def forward(
@@ -128,7 +128,7 @@ class _ShortAttention(torch.autograd.Function):
 
 
 def _clear_after(x: Tensor, starts: Tensor) -> None:
-    """Set what follows the last sentence of x (…, D) to 0."""
+    """Set everything after the last sentence of x (…, D) to 0, in place."""
     x.view(-1, x.size(-1))[int(starts[-1]) :] = 0
 
 
@@ -141,7 +141,7 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def _heads(projections: Sequence[Tensor], sizes: Sizes) -> tuple[Heads, Heads, Heads]:
-    """Queries, keys and values: an address, and the numbers from one position to the next."""
+    """Locate queries, keys and values: an address each, and the stride from one position to the next."""
     q, memory = projections[0], projections[-1]
     keys = memory.data_ptr() + (q is memory) * sizes.heads * sizes.key * memory.itemsize
     values = keys + sizes.heads * sizes.key * memory.itemsize

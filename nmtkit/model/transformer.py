@@ -31,7 +31,7 @@ class Memory:
 
 
 class Transformer(TranslationModel):
-    """The paper's model. With all embeddings shared, source and target vocabulary must have the same size."""
+    """The paper's model (§3). If all embeddings are shared, the vocabularies must have the same size."""
 
     config: TransformerConfig
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -40,8 +40,8 @@ class Transformer(TranslationModel):
         "decoder": ("decoder", "decoder_norm"),
         "output": ("projection", "projection_bias"),
     }
-    # Embeddings and positions are looked up outside. In a graph, the sums of their gradients would have another order
-    # in each run on a GPU, and a table that grows would be compiled again.
+    # Embeddings and positions are looked up outside the graphs. Inside, their gradients would be summed in a different
+    # order in each run on a GPU, and a growing table would be compiled again.
     graphs = ("_encode", "_decode", "_decode_packed")
 
     def __init__(self, config: TransformerConfig, source_size: int, target_size: int) -> None:
@@ -68,7 +68,7 @@ class Transformer(TranslationModel):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Initialize all parameters from torch's generator.
+        """Initialize all parameters with torch's generator.
 
         | parameter                       | drawn from                                                        |
         |---------------------------------|-------------------------------------------------------------------|
@@ -96,7 +96,7 @@ class Transformer(TranslationModel):
             nn.init.zeros_(self.projection_bias)
 
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
-        """As `TranslationModel.encode`. Appends the self-attention weights (B, H, S, S) of each layer to `record`."""
+        """Encode src (B, S) with lengths (B,). Append each layer's self-attention weights (B, H, S, S) to `record`."""
         return self._encode(self.source_embedding(src), lengths, self.source_positions(0, src.size(1)), record)
 
     def _encode(self, embedded: Tensor, lengths: Tensor, positions: Tensor, record: list[Tensor] | None) -> Memory:
@@ -113,9 +113,9 @@ class Transformer(TranslationModel):
         record_self: list[Tensor] | None = None,
         record_cross: list[Tensor] | None = None,
     ) -> Tensor:
-        """As `TranslationModel.decode`.
+        """Decode tgt_in (B, T): (B, T, D).
 
-        Appends the weights of each layer to `record_self` (B, H, T, T) and `record_cross` (B, H, T, S).
+        Appends each layer's attention weights to `record_self` (B, H, T, T) and `record_cross` (B, H, T, S).
         """
         positions = self.target_positions(0, tgt_in.size(1))
         return self._decode(self.target_embedding(tgt_in), memory, positions, record_self, record_cross)
@@ -134,10 +134,10 @@ class Transformer(TranslationModel):
         return cast(Tensor, self.decoder_norm(x))
 
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
-        """As `TranslationModel.decode_packed`."""
+        """Encode packed src (S,) and decode packed tgt_in (T,): (T, D)."""
         decode = self._decode_packed
         if isinstance(source.attention, Padding | ShortSentences):
-            # the groups of padding differ in almost every batch, and torch does not compile nmtkit's operators
+            # padding groups differ in almost every batch, and torch cannot compile nmtkit's operators
             decode = torch.compiler.disable(decode)  # type: ignore[no-untyped-call]
         source_positions = look_up(source.positions, self.source_positions(0, source.span))
         target_positions = look_up(target.positions, self.target_positions(0, target.span))
@@ -158,12 +158,12 @@ class Transformer(TranslationModel):
 
     @property
     def output_matrix(self) -> Tensor:
-        """The pre-softmax projection (W, D): the target embedding, unless nothing is shared."""
+        """The projection before the softmax (W, D): the target embedding, unless nothing is shared (§3.4)."""
         return (self.projection or self.target_embedding).weight
 
     @property
     def output_bias(self) -> Tensor | None:
-        """As `TranslationModel.output_bias`: None without the option of that name."""
+        """The bias (W,) of the projection; None without the option `output_bias`."""
         return self.projection_bias
 
     def layers(self) -> Iterable[nn.Module]:
@@ -171,7 +171,7 @@ class Transformer(TranslationModel):
         return (*self.encoder, *self.decoder)
 
     def inputs(self, embedded: Tensor, positions: Tensor) -> Tensor:
-        """√D · embedding + position, with dropout (§3.4, §3.5, §5.4), of embedded tokens (…, D): (…, D)."""
+        """Compute Dropout(√D · embedding + position) (…, D) from embedded tokens (…, D) (§3.4, §3.5, §5.4)."""
         scaled = embedded * self.config.d_model**0.5
         return cast(Tensor, self.dropout(as_activations(scaled + positions)))
 

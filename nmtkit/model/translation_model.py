@@ -1,4 +1,4 @@
-"""The interface between training and a model, which each architecture implements.
+"""The interface of a model for training, which each architecture implements.
 
 Letters: B batch, S source length, T target length, D width of the decoder's output, W target vocabulary. Batch first.
 """
@@ -21,36 +21,36 @@ class TranslationModel(nn.Module, ABC):
     """An encoder-decoder model. `__init__(config, source_size, target_size)` initializes the weights at random.
 
     Sources are padded at the end; the ids of padding have no effect. Names and shapes of parameters are part of the
-    checkpoint format. Buffers are not saved: they must follow from the options.
+    checkpoint format. Buffers are not saved, so they must depend only on the options.
     """
 
     config: ModelConfig
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
-    """The top-level modules of each part of the model, for the parameter summary: every parameter is in one part. The
-    part "output" is required; a matrix that it shares with an embedding counts as the embedding's."""
+    """The top-level modules of each part, to count parameters by part: each parameter belongs to one part. The part
+    "output" is required; a matrix that it shares with an embedding counts as the embedding's."""
     graphs: ClassVar[tuple[str, ...]] = ()
-    """The methods that `--compile` compiles, each as one graph. Without any, it compiles the `layers` separately."""
+    """The methods that `--compile` compiles, each as one graph. If empty, it compiles each of the `layers`."""
     activation_checkpointing = False  # recompute the activations inside `layers` in the backward pass
 
     @abstractmethod
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """Encode src (B, S), in which sentence b has lengths[b] ≥ 1 tokens, then padding. Returns the memory."""
+        """Encode src (B, S) with lengths (B,), at least 1, and padding after each sentence; return the memory."""
 
     @abstractmethod
     def decode(self, tgt_in: Tensor, memory: Any) -> Tensor:
-        """The decoder's output (B, T, D) before the projection, for the target shifted right, tgt_in (B, T)."""
+        """Decode tgt_in (B, T), the target shifted right: (B, T, D), the decoder's output before the projection."""
 
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
-        """The decoder's output (T, D) for packed sentences: src (S,) and tgt_in (T,), with equally many sentences.
+        """Encode packed src (S,) and decode packed tgt_in (T,), with equal numbers of sentences: (T, D).
 
-        Only architectures for which `--packing` is allowed implement it.
+        Only architectures that support `--packing` implement this.
         """
         raise NotImplementedError
 
     @property
     @abstractmethod
     def output_matrix(self) -> Tensor:
-        """The projection to the target vocabulary (W, D). The loss fuses product and softmax."""
+        """The projection to the target vocabulary (W, D). The loss fuses the product with the softmax."""
 
     @property
     def output_bias(self) -> Tensor | None:
@@ -59,14 +59,14 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def layers(self) -> Iterable[nn.Module]:
-        """The layers of the encoder, a separate attention if there is one, then the layers of the decoder."""
+        """The encoder layers, a separate attention if there is one, then the decoder layers."""
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Decoder output (…, D) to logits (…, W), -inf for the ids of `NEVER_OUTPUT`."""
+        """Project the decoder's output (…, D) to logits (…, W), -inf for the ids of `NEVER_OUTPUT`."""
         return mask_never_output(F.linear(hidden, self.output_matrix, self.output_bias))
 
     def forward(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> Tensor:
-        """Logits (B, T, W) for src (B, S) with lengths (B,) and tgt_in (B, T)."""
+        """Compute logits (B, T, W) for src (B, S) with lengths (B,) and tgt_in (B, T)."""
         return self.project(self.decode(tgt_in, self.encode(src, lengths)))
 
     def through(self, layer: nn.Module, *inputs: Any) -> Any:
@@ -76,7 +76,7 @@ class TranslationModel(nn.Module, ABC):
         return layer(*inputs)
 
     def count_parameters(self) -> dict[str, int]:
-        """The number of parameters of each part. A shared matrix counts once, under its first name."""
+        """Count the parameters of each part. A shared matrix counts once, under its first name."""
         counts = dict.fromkeys(self.parts, 0)
         for name, parameter in self.named_parameters():
             (part,) = (part for part, modules in self.parts.items() if name.split(".")[0] in modules)
@@ -85,7 +85,7 @@ class TranslationModel(nn.Module, ABC):
 
 
 def mask_never_output(logits: Tensor) -> Tensor:
-    """Take the ids of `NEVER_OUTPUT` out of the softmax: set their logits (…, W) to -inf, in place."""
+    """Exclude the ids of `NEVER_OUTPUT` from the softmax: set their logits (…, W) to -inf, in place."""
     for number in NEVER_OUTPUT:
         logits[..., number] = -torch.inf
     return logits

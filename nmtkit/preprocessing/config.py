@@ -15,11 +15,11 @@ from nmtkit.text.user_symbols import check_symbols
 from nmtkit.text.vocabulary import SPECIALS
 
 DEFAULT_VOCAB_SIZE = 32_000
-BYTE_FALLBACK_SIZE = 1_000  #: smaller vocabularies have no byte pieces by default, which would be most of them
+BYTE_FALLBACK_SIZE = 1_000  #: smaller vocabularies have no byte pieces by default, since these would fill them
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
-_MAX_SHARD_BYTES = 1 << 60  # sums of two sizes stay within int64
+_MAX_SHARD_BYTES = 1 << 60  # so that sums of two sizes fit into int64
 
-# Reasons for dropping a pair, in their order, and the options that control each.
+# Reasons for dropping a pair, in order, and the options that control each.
 REASONS: Mapping[str, tuple[str, ...]] = {
     "empty": (),
     "identical": ("drop_identical",),
@@ -77,7 +77,7 @@ class FilesConfig(Config):
                 raise UserError(f"{name} {language!r}: a language must be usable as the suffix of a file name")
         if not is_direction(*self.languages):
             raise UserError(f"--source-lang and --target-lang are both {self.source_lang}: only mul can be both")
-        _ = self.shard_bytes  # checks it
+        _ = self.shard_bytes  # raises UserError if invalid
         if not (self.trainpref or self.validpref or self.testpref):
             raise UserError("no text: give --trainpref, --validpref or --testpref")
 
@@ -87,7 +87,7 @@ class FilesConfig(Config):
 
     @property
     def shard_bytes(self) -> int | None:
-        """--shard-size in bytes; None without it."""
+        """--shard-size in bytes; None without the option. Raises UserError if it is malformed."""
         if self.shard_size is None:
             return None
         size = _SIZE.fullmatch(self.shard_size)
@@ -97,7 +97,7 @@ class FilesConfig(Config):
 
     @property
     def splits(self) -> dict[str, tuple[str, ...]]:
-        """The file prefixes of each split: train, valid, valid1, …, test, test1, …"""
+        """Return the file prefixes of each split: train, valid, valid1, …, test, test1, …"""
         splits = {"train": self.trainpref} if self.trainpref else {}
         for name, prefixes in (("valid", self.validpref), ("test", self.testpref)):
             for number, prefix in enumerate(prefixes):
@@ -172,7 +172,7 @@ class VocabularyConfig(Config):
 
     @property
     def has_byte_pieces(self) -> bool:
-        """Whether a SentencePiece model that is learned spells unknown characters as bytes."""
+        """Whether a learned SentencePiece model spells unknown characters as bytes."""
         if self.byte_fallback is None:
             return (self.vocab_size or DEFAULT_VOCAB_SIZE) >= BYTE_FALLBACK_SIZE
         return self.byte_fallback
@@ -231,7 +231,7 @@ class CleaningConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.langid_labels) not in (0, 2):
-            raise UserError(f"--langid-labels: {len(self.langid_labels)} names, but there are two languages")
+            raise UserError(f"--langid-labels: {len(self.langid_labels)} labels, but there are two languages")
 
     @property
     def files(self) -> tuple[Path, ...]:

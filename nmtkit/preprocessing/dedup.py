@@ -1,4 +1,4 @@
-"""Finds duplicate sentence pairs by hashes on disk, which are read in partitions. In memory a pair takes a byte."""
+"""Finds duplicate sentence pairs by hashes on disk, read in partitions, with one byte of memory per pair."""
 
 import functools
 import hashlib
@@ -16,27 +16,27 @@ from nmtkit.text.reading import Block
 
 HASH = np.dtype("<u8")
 HASHES_FILE = "hashes"  #: temporary file in the dataset folder
-HASHES_PER_CHUNK = 1 << 20  # read at a time, and kept in memory: tens of megabytes
+HASHES_PER_CHUNK = 1 << 20  # hashes in memory at a time: tens of megabytes
 
 
 @functools.cache
 def _normal_character(character: str) -> str:
-    """The character in a normal form: 0 for a digit, nothing for punctuation, symbols and spaces."""
+    """Normalize a character: 0 for a digit, nothing for punctuation, symbols and spaces."""
     category = unicodedata.category(character)
     return "0" if category == "Nd" else character if category[0] in "LMN" else ""
 
 
 def normal_form(line: str) -> str:
-    """A line in lower case and NFKC, with every digit as 0, without punctuation, symbols and spaces.
+    """Normalize a line: lower case and NFKC, digits as 0, without punctuation, symbols and spaces.
 
-    A line that consists of these only is left as it is, without the spaces around it.
+    A line that consists only of these is only stripped of the spaces around it.
     """
     folded = unicodedata.normalize("NFKC", line).casefold()
     return "".join(map(_normal_character, folded)) or line.strip()
 
 
 def hash_text(text: bytes) -> bytes:
-    """Hash a text to 64 bits of BLAKE2. Among 10 million texts, a collision has a chance of 1 in 400,000."""
+    """Hash a text to 64 bits of BLAKE2. The probability of a collision among 10 million texts is 1 in 400,000."""
     return hashlib.blake2b(text, digest_size=HASH.itemsize).digest()
 
 
@@ -52,10 +52,10 @@ def _lines(side: Block, normalized: bool) -> Iterator[bytes] | list[bytes]:
 
 
 def mark_duplicates(hashes: Path, marks: Marks) -> None:
-    """Mark each pair that has the same hash as an earlier one, in `marks` (pairs,).
+    """Mark each pair with the same hash as an earlier one, in `marks` (pairs,).
 
-    Pairs that have a mark already are ignored, so the first one that is kept remains. The hashes are partitioned by
-    their leading bits, so that the distinct ones of a partition fit into memory; the file is read once per partition.
+    Pairs that already have a mark are ignored, so the first kept pair remains. The hashes are partitioned by their
+    leading bits, so that the distinct hashes of a partition fit into memory; the file is read once per partition.
     """
     values = map_numbers(hashes, HASH)
     bits = max(0, (len(values) - 1).bit_length() - (HASHES_PER_CHUNK - 1).bit_length())
@@ -70,9 +70,9 @@ def mark_duplicates(hashes: Path, marks: Marks) -> None:
 def _first_positions(
     values: NDArray[np.uint64], marks: Marks, partition: int, bits: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Mark the duplicates within each chunk of the hashes. Yields the ascending positions of the others.
+    """Mark the duplicates within each chunk of hashes; yield the ascending positions (n,) of the others.
 
-    Only kept pairs of the partition count: those whose leading `bits` of the hash are its number.
+    Only kept pairs of the partition count, whose hash has the partition's number as its leading `bits`.
     """
     for start in range(0, len(values), HASHES_PER_CHUNK):
         chunk = np.asarray(values[start : start + HASHES_PER_CHUNK])

@@ -15,12 +15,12 @@ from nmtkit.preprocessing.reasons import KEPT, Marks, by_reason, count_marks
 from nmtkit.text.languages import side_names
 from nmtkit.text.vocabulary import UNK
 
-_COUNTS = ("marks", "tokens", "unknown")  # of `CorpusCounts`
+_COUNTS = ("marks", "tokens", "unknown")  # fields of `CorpusCounts`
 EXAMPLES = 5  #: dropped pairs kept for each reason
 
 
 class Example(NamedTuple):
-    """A dropped pair; long lines are cut."""
+    """A dropped pair, with long lines truncated."""
 
     mark: int
     source: str
@@ -29,7 +29,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodedSide:
-    """One side of an encoded block: its concatenated tokens, and the length of each sentence, EOS counted."""
+    """One side of an encoded block: its concatenated tokens, and the length of each sentence, with EOS."""
 
     tokens: Tokens
     lengths: Lengths
@@ -45,14 +45,14 @@ class EncodedBlock:
     """The kept sentence pairs of a block of text."""
 
     corpus: int  #: number of the corpus
-    marks: Marks  #: of every pair of the block
+    marks: Marks  #: the mark of each pair in the block
     sides: tuple[EncodedSide, EncodedSide]
     examples: list[Example]  #: the first dropped pairs of each reason
 
 
 @dataclass
 class CorpusCounts:
-    """Counts of a corpus. `tokens`, each EOS counted, and `unknown` are those of the kept pairs by side."""
+    """Counts of a corpus. `tokens`, EOS included, and `unknown` count the tokens of kept pairs by side."""
 
     prefix: str
     marks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1 + len(REASONS), np.int64))  #: pairs by mark
@@ -75,9 +75,9 @@ class CorpusCounts:
 
 @dataclass
 class EncodedSplit:
-    """The counts of a split by corpus, the first `EXAMPLES` dropped pairs of each reason, and its complete shards.
+    """The counts of a split by corpus, the first `EXAMPLES` pairs dropped for each reason, and the complete shards.
 
-    While a split is encoded, this counts whole blocks; the shards may already contain some pairs of the next block.
+    While a split is encoded, only whole blocks count; the shards may already contain some pairs of the next block.
     """
 
     name: str
@@ -87,12 +87,12 @@ class EncodedSplit:
 
     @property
     def lines(self) -> int:
-        """The number of lines of the text that are counted so far."""
+        """The number of lines counted so far."""
         return sum(corpus.pairs for corpus in self.corpora)
 
     @property
     def kept(self) -> int:
-        """The number of pairs among them that are kept."""
+        """The number of kept pairs among these lines."""
         return sum(corpus.kept for corpus in self.corpora)
 
     def add(self, block: EncodedBlock) -> None:
@@ -102,7 +102,7 @@ class EncodedSplit:
                 self.examples.append(example)
 
     def summary(self, languages: tuple[str, str]) -> SplitSummary:
-        """The entry of the split in dataset.json."""
+        """Create the entry of the split in dataset.json."""
         marks = np.sum([corpus.marks for corpus in self.corpora], axis=0)
         tokens = np.sum([corpus.tokens for corpus in self.corpora], axis=0)
         unknown = np.sum([corpus.unknown for corpus in self.corpora], axis=0)
@@ -127,7 +127,7 @@ class EncodedSplit:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncodedSplit":
-        """The inverse of `to_dict`."""
+        """Restore an `EncodedSplit` from the values of `to_dict`."""
         corpora = [
             CorpusCounts(corpus["prefix"], *(np.array(corpus[name], np.int64) for name in _COUNTS))
             for corpus in values["corpora"]

@@ -1,4 +1,4 @@
-"""The second pass: encodes text as ids, and drops unsuitable pairs of the training text."""
+"""The second pass: encodes text as ids, and drops unsuitable training pairs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.text.reading import Block, read_parallel
 from nmtkit.text.tags import tag_ids
 
-EXAMPLE_CHARACTERS = 300  #: of each side of an example
+EXAMPLE_CHARACTERS = 300  #: most characters on each side of an example
 
 
 class EncodingTask(NamedTuple):
@@ -35,9 +35,9 @@ class EncodingTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes a block of text, in a worker. Without `cleaning` every pair is kept.
+    """Encodes a block of text in a worker. Without `cleaning`, every pair is kept.
 
-    `source_tag` precedes every source line; cleaning looks at the text without it.
+    `source_tag` precedes every source line; cleaning applies to the text without it.
     """
 
     source: LineEncoder
@@ -66,14 +66,14 @@ class Encoder:
 
 
 def _select_lines(block: Block, selected: NDArray[np.bool_]) -> bytes:
-    """The selected lines of a block, each with a line feed."""
+    """Return the selected lines of a block, each with a line feed."""
     if selected.all():
         return block.content
     return b"".join(line + b"\n" for line in compress(block.raw_lines(), selected))
 
 
 def _may_lack_tokens(sources: Sequence[str], targets: Sequence[str], marks: Marks) -> NDArray[np.bool_]:
-    """Find the dropped pairs that may have no tokens on a side: no tokenizer removes letters and digits."""
+    """Find dropped pairs that may have a side without tokens, since it has no letters or digits."""
     suspects = np.zeros(len(marks), np.bool_)
     for place in np.flatnonzero((marks != KEPT) & (marks != EMPTY)).tolist():
         suspects[place] = not all(any(map(str.isalnum, line)) for line in (sources[place], targets[place]))
@@ -81,7 +81,7 @@ def _may_lack_tokens(sources: Sequence[str], targets: Sequence[str], marks: Mark
 
 
 def _mark_lengths(sources: Lengths, targets: Lengths, marks: Marks, cleaning: CleaningConfig) -> Marks:
-    """The marks of pairs with these numbers of tokens, without EOS, each that of its first reason."""
+    """Mark pairs by their numbers of tokens without EOS (pairs,), with the first reason that applies."""
     shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
     is_kept, marks = marks == KEPT, marks.copy()
     if cleaning.max_ratio is not None:
@@ -92,7 +92,7 @@ def _mark_lengths(sources: Lengths, targets: Lengths, marks: Marks, cleaning: Cl
 
 
 def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Example]:
-    """The first `EXAMPLES` dropped pairs of each reason."""
+    """Return the first `EXAMPLES` pairs dropped for each reason."""
     dropped = np.flatnonzero(marks)
     first = (place for mark in np.unique(marks[dropped]) for place in dropped[marks[dropped] == mark][:EXAMPLES])
     return [
@@ -102,12 +102,12 @@ def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Exam
 
 
 def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> tuple[Tokens, Lengths]:
-    """The sentences that are kept."""
+    """Select the kept sentences: their concatenated tokens and their lengths."""
     return (tokens, lengths) if kept.all() else (tokens[np.repeat(kept, lengths)], lengths[kept])
 
 
 def _prepend(tag: Sequence[int], tokens: Tokens, lengths: Lengths) -> tuple[Tokens, Lengths]:
-    """The sentences, each after the tokens of a tag."""
+    """Insert the ids of a tag before each sentence."""
     begins = np.cumsum(lengths) - lengths
     return np.insert(tokens, np.repeat(begins, len(tag)), np.tile(tag, len(lengths))), lengths + np.int32(len(tag))
 
@@ -121,7 +121,7 @@ def encode_split(
     writer: SplitWriter,
     pool: WorkerPool,
 ) -> None:
-    """Encode a split of `pairs` sentence pairs with these `marks`, after the lines that `split` counts already."""
+    """Encode a split of `pairs` sentence pairs with these `marks`, after the lines already counted in `split`."""
     with writer, Progress(f"encoding {split.name}", total=pairs, unit="pairs") as progress:
         progress.advance(split.lines)
         for block in pool.map(encoder, _tasks(corpora, marks, split.lines)):
@@ -130,7 +130,7 @@ def encode_split(
 
 
 def _tasks(corpora: Sequence[Corpus], marks: Marks | None, done: int) -> Iterator[EncodingTask]:
-    """The blocks of a text after its first `done` lines, which are whole blocks."""
+    """Yield the blocks of a text after its first `done` lines, which are whole blocks."""
     begin = 0
     for number, corpus in enumerate(corpora):
         for source, target in read_parallel(corpus.source, corpus.target):

@@ -1,6 +1,6 @@
-"""Filters of noisy sentence pairs. Each is a pure function of the text, and applies to training text only.
+"""Filters for noisy sentence pairs. Each is a pure function of the text, and applies only to training text.
 
-A new filter needs an option and a reason (`config`), and a line in `enabled_filters`, in the order of `REASONS`.
+To add a filter, add an option and a reason (`config`), and a line in `enabled_filters`, in the order of `REASONS`.
 """
 
 import functools
@@ -21,13 +21,13 @@ from nmtkit.text.reading import COMPRESSED, read_lines
 
 PairFilter = Callable[[str, str], bool]  # source, target -> whether the pair is dropped
 
-_SCRIPT_SHARE = 0.5  # of the letters of a side
+_SCRIPT_SHARE = 0.5  # of the letters on a side
 _LETTER_OF_ONE_SCRIPT = regex.compile(r"[\p{L}--\p{Common}--\p{Inherited}]", regex.VERSION1)
 _SCRIPT_NAME = re.compile(r"[A-Za-z_]+")
 
 
 def has_blank_side(source: str, target: str) -> bool:
-    """Whether a side has only white space. `encoding` also finds pairs without tokens, which are empty too."""
+    """Whether a side has only white space. `encoding` also marks pairs without tokens as empty."""
     return not source.strip() or not target.strip()
 
 
@@ -41,9 +41,9 @@ def _is_letter(character: str) -> bool:
 
 
 def script_share(scripts: Sequence[str], option: str) -> Callable[[str], float]:
-    """The share of letters of these scripts in the letters of a text that have one script; 1 without such letters.
+    """Return a function for the share of these scripts among a text's letters with one script; 1 without such letters.
 
-    Raises UserError for a script that Unicode does not have.
+    Raises UserError if a script is not in Unicode.
     """
     for script in scripts:
         try:
@@ -51,7 +51,7 @@ def script_share(scripts: Sequence[str], option: str) -> Callable[[str], float]:
                 raise regex.error("not a name")
             regex.compile(rf"\p{{Script={script}}}")
         except regex.error as error:
-            raise UserError(f"{option} {script!r}: not a script of Unicode: use a name such as Latin or Han") from error
+            raise UserError(f"{option} {script!r}: not a Unicode script: use a name such as Latin or Han") from error
     pattern = regex.compile("[" + "".join(rf"\p{{Script={script}}}" for script in scripts) + "]")
 
     @functools.cache  # several times faster than a pattern for each text
@@ -75,16 +75,16 @@ def _script_filter(config: CleaningConfig) -> PairFilter:
 
 @dataclass(frozen=True)
 class Overlap:
-    """The hashes of the lines of test files in their normal form, for each side; about 100 bytes of memory a line."""
+    """Hashes of the normalized lines of test files by side, with about 100 bytes of memory per line."""
 
     source: frozenset[bytes]
     target: frozenset[bytes]
 
     @classmethod
     def read(cls, files: Sequence[Path], languages: tuple[str, str]) -> "Overlap":
-        """Read test files, such as test.en or test.de.gz. Their suffix tells the language.
+        """Read test files, such as test.en or test.de.gz, whose suffix is the language.
 
-        Raises UserError for another language, or if a file cannot be read.
+        Raises UserError if a suffix is neither language, or if a file cannot be read.
         """
         hashes: dict[str, set[bytes]] = {language: set() for language in languages}
         for path in files:
@@ -92,7 +92,7 @@ class Overlap:
             language = next((one for one in languages if name.endswith(f".{one}")), None)
             if language is None:
                 suffixes = " or ".join(f".{one}" for one in languages)
-                raise UserError(f"--exclude-overlap {path}: the name must end with the language, {suffixes}")
+                raise UserError(f"--exclude-overlap {path}: the file name must end with the language, {suffixes}")
             hashes[language].update(_key(line) for line in read_lines(path) if line.strip())
         return cls(*(frozenset(hashes[language]) for language in languages))
 
@@ -110,7 +110,7 @@ def _key(line: str) -> bytes:
 def enabled_filters(
     config: CleaningConfig, languages: tuple[str, str], overlap: Overlap | None
 ) -> Iterator[tuple[str, PairFilter]]:
-    """Yield the reason and the filter of each option that is set. Raises UserError for an invalid one."""
+    """Yield reason and filter for each option that is set. Raises UserError for an invalid option."""
     if config.drop_identical:
         yield "identical", identical
     if config.source_script or config.target_script:
@@ -123,7 +123,7 @@ def enabled_filters(
 
 @dataclass(frozen=True)
 class PairMarker:
-    """Marks a pair with the first filter that drops it. Picklable: each worker makes its filters at its first pair."""
+    """Marks a pair with the first filter that drops it. Can be pickled: workers create filters at their first pair."""
 
     config: CleaningConfig
     languages: tuple[str, str]
@@ -135,14 +135,14 @@ class PairMarker:
         return [(MARKS[reason], drops) for reason, drops in filters]
 
     def __call__(self, source: str, target: str) -> int:
-        """The mark of a pair: `KEPT`, or that of a reason."""
+        """Return the mark of a pair: `KEPT`, or the number of a reason."""
         if has_blank_side(source, target):
             return EMPTY
         return next((mark for mark, drops in self._filters if drops(source, target)), KEPT)
 
 
 def make_marker(config: CleaningConfig, languages: tuple[str, str]) -> PairMarker | None:
-    """The marker for these options; None if pairs need no marks. Raises UserError for an invalid option."""
+    """Create the marker for these options; None if pairs need no marks. Raises UserError for an invalid option."""
     overlap = Overlap.read(config.exclude_overlap, side_names(languages)) if config.exclude_overlap else None
     has_filters = bool(list(enabled_filters(config, languages, overlap)))
     return PairMarker(config, languages, overlap) if has_filters or config.removes_duplicates else None

@@ -10,14 +10,14 @@ from typing import Any
 from nmtkit.errors import UserError
 
 _PREFIX = "__label__"
-# Bytes of the published models: the package reads a truncated file without an error.
+# Sizes of the published models in bytes: the package does not notice truncated files.
 _PUBLISHED = {"lid.176.bin": 131_266_198, "lid.176.ftz": 938_013}
 
 
 def language_filter(path: Path, languages: Sequence[str], least: float) -> Callable[[str, str], bool]:
-    """A filter that drops a pair if the model gives a side's language a probability below `least`.
+    """Create a filter that drops a pair if the model gives a side's language a probability below `least`.
 
-    Raises UserError if the package is not installed, or if `path` is not a model that knows both languages.
+    Raises UserError if the package is not installed, or if `path` is not a model with labels for both languages.
     """
     model = _load(path)
     source, target = (_PREFIX + language.removeprefix(_PREFIX) for language in languages)
@@ -25,7 +25,7 @@ def language_filter(path: Path, languages: Sequence[str], least: float) -> Calla
     for label in (source, target):
         if label not in known:
             raise UserError(
-                f"--langid-model {path}: has no language {label.removeprefix(_PREFIX)}: name those of the model "
+                f"--langid-model {path}: no label for {label.removeprefix(_PREFIX)}: give the model's labels "
                 "with --langid-labels"
             )
     return lambda source_text, target_text: (
@@ -46,11 +46,11 @@ def _load(path: Path) -> Any:
     try:
         return fasttext.load_model(str(path))
     except (ValueError, RuntimeError, MemoryError) as error:
-        raise UserError(f"--langid-model {path}: not a model of fastText: use one such as lid.176.ftz") from error
+        raise UserError(f"--langid-model {path}: not a fastText model: use one such as lid.176.ftz") from error
 
 
 def _probabilities(model: Any, line: str, count: int = -1) -> list[tuple[str, float]]:
-    """The `count` most probable labels of a line with their probabilities, or all."""
+    """Return the `count` most probable labels of a line with their probabilities; -1 for all."""
     labels, probabilities = model.predict(line, k=count)
     return list(zip(labels, probabilities, strict=True))
 

@@ -1,4 +1,4 @@
-"""Makes the tokenizers: learned from the training text, or reused."""
+"""Provides the tokenizers: learned from the training text, or reused."""
 
 import functools
 import random
@@ -31,15 +31,15 @@ from nmtkit.text.user_symbols import add_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import counted
 
-_MAX_MODEL_BYTES = 1 << 28  # a SentencePiece model of a million pieces has about 30 MB
+_MAX_MODEL_BYTES = 1 << 28  # a SentencePiece model with a million pieces has about 30 MB
 
-TRAINING_THREADS = 8  # fixed, since the model depends on it: --workers must not change the result
+TRAINING_THREADS = 8  # fixed, since the model depends on it and --workers must not change the result
 
-Tokenizers = tuple[Tokenizer, Tokenizer]  # source, target; the same object if nmtkit learned a joined vocabulary
+Tokenizers = tuple[Tokenizer, Tokenizer]  # source, target; the same object for a joined vocabulary that nmtkit learned
 
 
 class HasTokenizers(Protocol):
-    """A dataset or a checkpoint."""
+    """Anything with tokenizers and languages: a dataset or a checkpoint."""
 
     source_language: str
     target_language: str
@@ -50,7 +50,7 @@ class HasTokenizers(Protocol):
 def reuse_tokenizers(
     config: VocabularyConfig, languages: tuple[str, str], given: HasTokenizers | None = None
 ) -> Tokenizers:
-    """The tokenizers of `--spm-model`, or those of `given` or the dataset of `--vocab-from`, with --user-symbol added.
+    """Take the tokenizers from `--spm-model`, from `given` or from the dataset of `--vocab-from`; add --user-symbol.
 
     Raises UserError if they do not fit the other options.
     """
@@ -62,7 +62,7 @@ def reuse_tokenizers(
 
 
 def _of_model(config: VocabularyConfig) -> Tokenizers:
-    """The tokenizer of --spm-model for both sides."""
+    """Load the tokenizer of --spm-model for both sides."""
     assert config.spm_model is not None
     try:
         tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _MAX_MODEL_BYTES))
@@ -72,10 +72,10 @@ def _of_model(config: VocabularyConfig) -> Tokenizers:
 
 
 def _fitting(given: HasTokenizers, config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
-    """The tokenizers of `given`; UserError if they are for other languages, or for another kind of text."""
+    """Return the tokenizers of `given`. Raises UserError if they do not fit the languages or the kind of text."""
     if given.source is not given.target and not includes((given.source_language, given.target_language), languages):
         separate = "tokenizers" if shares_vocabulary(given.source, given.target) else "vocabularies"
-        raise UserError(f"--vocab-from {config.vocab_from}: its separate {separate} are for other languages")
+        raise UserError(f"--vocab-from {config.vocab_from}: its separate {separate} are for different languages")
     if given.source.kind != given.target.kind:
         raise UserError(f"--vocab-from {config.vocab_from}: its sides have different kinds of tokenizers")
     if config.tokenizer == SPACE != given.source.kind:
@@ -91,9 +91,9 @@ def learn_tokenizers(
     languages: tuple[str, str],
     pool: WorkerPool,
 ) -> Tokenizers:
-    """Learn tokenizers from the pairs of the training text that no filter drops.
+    """Learn tokenizers from the training pairs that no filter drops.
 
-    `scan` is the result of the first pass over it; `marks` is the file with the mark of each pair, if they have marks.
+    `scan` is the result of the first pass; `marks` is the file with the mark of each pair, if they have marks.
     """
     if config.tokenizer == SPACE:
         counts = [scan.words[0] + scan.words[1]] if config.joined_vocab else scan.words
@@ -102,7 +102,7 @@ def learn_tokenizers(
         sides = [(0, 1)] if config.joined_vocab else [(0,), (1,)]
         logger.info("training %s", counted(len(sides), "SentencePiece model"))
         if config.byte_fallback is None and not config.has_byte_pieces:
-            logger.info("small vocabulary: unseen characters become unknown pieces (--byte-fallback spells them)")
+            logger.info("small vocabulary: unseen characters become unknown tokens (use --byte-fallback to spell them)")
         text = TrainingText(corpora, scan.usable, marks)
         train = functools.partial(_train, config=config, text=text, languages=languages)
         with working("training SentencePiece"):
@@ -111,12 +111,15 @@ def learn_tokenizers(
 
 
 def read_learned(config: VocabularyConfig, folder: Path, languages: tuple[str, str]) -> Tokenizers:
-    """Read the tokenizers that `learn_tokenizers` made with these options from the folder of the dataset."""
+    """Read the tokenizers that `learn_tokenizers` has learned with these options from the dataset folder."""
     return read_tokenizers(folder, (config.tokenizer, config.tokenizer), config.joined_vocab, languages)
 
 
 def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:
-    """Make a vocabulary of the user symbols and the most frequent words, by decreasing count, ties by code points."""
+    """Make a vocabulary of user symbols and the most frequent words, by decreasing count, then by code points.
+
+    Raises UserError if no word occurs --min-count times.
+    """
     never = {*SPECIALS, *config.user_symbol}
     kept = [word for word, count in words.items() if count >= config.min_count and word not in never]
     if not kept:
@@ -131,11 +134,11 @@ class TrainingText(NamedTuple):
     """The text to learn a vocabulary from."""
 
     corpora: Sequence[Corpus]
-    pairs: int  #: without those that a filter drops
+    pairs: int  #: kept by all filters
     marks: Path | None  #: file with the mark of each pair, if they have marks
 
     def blocks(self) -> Iterator[list[list[str]]]:
-        """Yield the lines of both sides of each block of text, without pairs that a filter drops."""
+        """Yield the lines of both sides of each block, without pairs that a filter drops."""
         marks: Marks | None = None if self.marks is None else map_numbers(self.marks, np.uint8)
         begin = 0
         for blocks in read_blocks(self.corpora):
@@ -146,7 +149,7 @@ class TrainingText(NamedTuple):
 
 
 def _train(sides: tuple[int, ...], config: VocabularyConfig, text: TrainingText, languages: tuple[str, str]) -> bytes:
-    """Train a SentencePiece model on a sample of these sides (0 source, 1 target), in a worker to save memory."""
+    """Train a SentencePiece model on a sample of these sides (0 source, 1 target), in a worker to free its memory."""
     try:
         return train_sentencepiece(
             _sample(sides, text, config.spm_sample, config.seed),
@@ -165,7 +168,7 @@ def _train(sides: tuple[int, ...], config: VocabularyConfig, text: TrainingText,
 
 
 def _sample(sides: tuple[int, ...], text: TrainingText, count: int, seed: int) -> Iterator[str]:
-    """Sample `count` sentences in their order, or all if there are fewer."""
+    """Sample `count` sentences in order, or all if there are fewer."""
     total = text.pairs * len(sides)
     positions = sample_positions(total, min(count, total), seed)
     position = next(positions, None)
@@ -185,7 +188,7 @@ def _interleave(columns: Sequence[list[str]]) -> list[str]:
 
 
 def sample_positions(total: int, count: int, seed: int) -> Iterator[int]:
-    """Sample `count` ascending positions below `total`: one in each of `count` equal intervals."""
+    """Sample `count` ascending positions below `total`, one in each of `count` equal intervals."""
     draw = random.Random(seed).random
     for number in range(count):
         low, high = number * total // count, (number + 1) * total // count

@@ -1,4 +1,4 @@
-"""Encodes lines as concatenated ids. Each distinct word is encoded once where that gives the same ids."""
+"""Encodes lines as concatenated ids. Encodes each distinct word only once if that gives the same ids."""
 
 import multiprocessing
 from itertools import chain
@@ -16,17 +16,17 @@ from nmtkit.text.vocabulary import EOS
 
 try:
     from nmtkit import _words
-except ImportError:  # it was not compiled
+except ImportError:  # not compiled
     _words = None  # type: ignore[assignment]
 if _words and is_stale(_words):
-    if multiprocessing.parent_process() is None:  # workers do not repeat it
+    if multiprocessing.parent_process() is None:  # workers do not repeat the warning
         logger.warning(STALE, "_words")
     _words = None  # type: ignore[assignment]
 
-_MAX_CACHE_BYTES = 1 << 24  # of each of two generations: typically 260,000 words
-# Text with one of these is encoded line by line: ▁ is a space for SentencePiece, and a tag like >>de<< can have spaces.
+_MAX_CACHE_BYTES = 1 << 24  # in each of two generations: typically 260,000 words
+# Text with one of these is encoded line by line: SentencePiece reads ▁ as a space, and >>de<< may have spaces.
 _MARKS = {SPACE: (), SENTENCEPIECE: ("▁".encode(),), SENTENCEPIECE_VOCAB: ("▁".encode(), b">>")}
-_ANY = (b"",)  # in every text
+_ANY = (b"",)  # every text contains it
 
 Lengths = NDArray[np.int32]
 
@@ -34,8 +34,8 @@ Lengths = NDArray[np.int32]
 class LineEncoder:
     """Encodes lines with a tokenizer, and caches the ids of words in bounded memory. Pickling drops the cache.
 
-    Text with one of the `marks` is encoded line by line. They are derived from the tokenizer if they are not given,
-    which takes 0.2 seconds for a model of 32,000 pieces.
+    Text that contains one of the `marks` is encoded line by line. By default, marks are derived from the tokenizer,
+    which takes 0.2 seconds for a model with 32,000 pieces.
     """
 
     def __init__(self, tokenizer: Tokenizer, marks: tuple[bytes, ...] | None = None) -> None:
@@ -49,7 +49,7 @@ class LineEncoder:
         return LineEncoder, (self.tokenizer, self._marks)
 
     def __call__(self, text: bytes) -> tuple[Tokens, Lengths]:
-        """Encode lines of UTF-8, each with a line feed: the concatenated ids, and the length of each line.
+        """Encode UTF-8 lines (n,), each with a line feed, to concatenated ids (T,) and lengths (n,).
 
         The ids of each line end with EOS.
         """
@@ -66,13 +66,13 @@ class LineEncoder:
 
 
 def make_line_encoders(source: Tokenizer, target: Tokenizer) -> tuple[LineEncoder, LineEncoder]:
-    """The encoders of both sides: one with a common cache if they have the same tokenizer."""
+    """Create the encoders of both sides. If they have the same tokenizer, they share one encoder and its cache."""
     encoder = LineEncoder(source)
     return encoder, encoder if target is source else LineEncoder(target)
 
 
 def _marks(tokenizer: Tokenizer) -> tuple[bytes, ...]:
-    """A text without any of these has the ids of its words, one after the other."""
+    """Find marks such that the ids of any text without them are the concatenated ids of its words."""
     if not _words or tokenizer.kind not in _MARKS:
         return _ANY
     try:

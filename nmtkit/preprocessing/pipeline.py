@@ -38,7 +38,7 @@ from nmtkit.wording import counted
 
 TRAIN = "train"
 MARKS_FILE = "marks"  #: temporary file in the dataset folder: the mark of each training pair
-_SEGMENTED_SHARE = 0.05  # of lines with subword markers: more than raw text has by chance
+_SEGMENTED_SHARE = 0.05  # of lines have subword markers: more than raw text contains by chance
 
 
 def preprocess(
@@ -46,10 +46,10 @@ def preprocess(
 ) -> Dataset:
     """Make the dataset `files.destdir` from raw text, and open it.
 
-    `given` is the checkpoint that `vocabulary.vocab_from` names, if it names one; opening that needs torch.
-    The text is read once to validate, count and filter it, once to sample sentences for SentencePiece training, and
-    once to encode it. With --shard-size, a killed run is resumed. Raises UserError for invalid text, and
-    RunError if writing fails or the text changes meanwhile.
+    `given` is the checkpoint of `vocabulary.vocab_from`, if that is a checkpoint: opening one needs torch. The text is
+    read once to validate, count and filter it, once to sample sentences for SentencePiece training, and once to encode
+    it. With --shard-size, a killed run is resumed. Raises UserError for invalid text, and RunError if writing fails or
+    if the text changes meanwhile.
     """
     corpora = {name: [_find_corpus(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
     if vocabulary.is_learned and TRAIN not in corpora:
@@ -80,12 +80,12 @@ def preprocess(
         write_description(folder, files.languages, *tokenizers, summaries, files.source_tag, progress.files)
         try:
             dataset = Dataset.open(folder)
-        except UserError as error:  # the files do not fit the description: they must not replace an earlier dataset
+        except UserError as error:  # files do not match the description: they must not replace an earlier dataset
             raise RunError(str(error)) from error
         for path in folder.iterdir():
             if not is_dataset_file(path.name):
                 path.unlink()
-    dataset.folder = files.destdir  # the folder has been renamed
+    dataset.folder = files.destdir  # the folder was renamed
     if files.report:
         write_report(files.report, dataset, progress.splits[0])
     _show_result(progress.splits, dataset)
@@ -101,7 +101,7 @@ def _first_pass(
     folder: Path,
     pool: WorkerPool,
 ) -> tuple[Tokenizers, dict[str, int]]:
-    """Scan the text, and make and write the tokenizers. Returns them, and the number of pairs of each split."""
+    """Scan the text, and create and write the tokenizers; return them, and the number of pairs in each split."""
     scans = _scan(corpora, Scanner(vocabulary.counts_words, marker), folder, pool)
     if (reused[0].kind if reused else vocabulary.tokenizer) != SPACE:
         _warn_if_segmented(scans, files.languages)
@@ -138,25 +138,25 @@ def _second_pass(
 
 
 def _statuses(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
-    """What files that are read several times were before."""
+    """Record the state of files that are read several times."""
     return {path: path.stat() for path in paths}
 
 
 def _check_unchanged(before: Mapping[Path, os.stat_result]) -> None:
-    """Raise RunError if the size or modification time of a file is not what it was."""
+    """Raise RunError if the size or modification time of a file has changed."""
     for path, status in before.items():
         now = path.stat() if path.exists() else None
         if now is None or (now.st_size, now.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-            raise RunError(f"{path} has changed while it was read: run the command again")
+            raise RunError(f"{path} changed while it was read: run the command again")
 
 
 def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:
-    """Raise UserError if the dataset or the page of --report cannot be written, or would replace one of the inputs."""
+    """Raise UserError if the dataset or the page of --report cannot be written, or would replace an input."""
     check_output_folder(files.destdir, inputs)
     if files.report is None:
         return
     if resolve(files.report).is_relative_to(resolve(files.destdir)):
-        raise UserError(f"--report {files.report}: a dataset folder contains nothing else: choose another folder")
+        raise UserError(f"--report {files.report}: a dataset folder contains nothing else: choose a different folder")
     check_output_file(files.report, inputs)
 
 
@@ -166,7 +166,7 @@ def _find_corpus(prefix: str, files: FilesConfig) -> Corpus:
 
 
 def _check_tag(tag: str, vocabulary: VocabularyConfig, reused: Tokenizers | None) -> None:
-    """UserError, before the text is read, for a tag that will not be one piece of the vocabulary."""
+    """Raise UserError, before the text is read, for a tag that will not be one piece of the vocabulary."""
     if reused is not None:
         check_tag_apart(tag, reused[0])
     elif tag and tag not in vocabulary.user_symbol:
@@ -174,9 +174,9 @@ def _check_tag(tag: str, vocabulary: VocabularyConfig, reused: Tokenizers | None
 
 
 def _scan(corpora: Mapping[str, Sequence[Corpus]], scanner: Scanner, folder: Path, pool: WorkerPool) -> dict[str, Scan]:
-    """Run the first pass over all splits. The training text is read with `scanner`; its marks are in `MARKS_FILE`.
+    """Run the first pass over all splits. `scanner` reads the training text; its marks are written to `MARKS_FILE`.
 
-    Raises UserError if no pair of the training text is kept.
+    Raises UserError if no training pair is kept.
     """
     scans = {}
     for name, paths in corpora.items():
@@ -188,7 +188,7 @@ def _scan(corpora: Mapping[str, Sequence[Corpus]], scanner: Scanner, folder: Pat
 
 
 def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, folder: Path, pool: WorkerPool) -> Scan:
-    """Scan the training text, and write the mark of each pair to `MARKS_FILE`, with those of duplicates."""
+    """Scan the training text, and write the mark of each pair, duplicates included, to `MARKS_FILE`."""
     marks, hashes = folder / MARKS_FILE, folder / HASHES_FILE
     with marks.open("wb") as marks_file, hashes.open("wb") as hashes_file:
         result = scan(TRAIN, corpora, pool, scanner, MarkFiles(marks_file, hashes_file))
@@ -203,7 +203,7 @@ def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, fol
 
 
 def _warn_if_segmented(scans: dict[str, Scan], languages: tuple[str, str]) -> None:
-    """Warn if text looks segmented already, since SentencePiece would segment it again."""
+    """Warn if the text looks segmented, since SentencePiece would segment it again."""
     for name, found in scans.items():
         for side, segmented in zip(side_names(languages), found.segmented, strict=True):
             if segmented > _SEGMENTED_SHARE * found.pairs:
@@ -223,8 +223,7 @@ def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Toke
 def _report(split: EncodedSplit, languages: tuple[str, str], warn_unknown: bool) -> None:
     """Log the counts of a split and, if there are several, of its corpora. Raises UserError if no pair is kept.
 
-    `warn_unknown` adds a warning about many unknown tokens. It is off for the text that the vocabulary was learned
-    from.
+    `warn_unknown` warns about many unknown tokens. It is off for the text that the vocabulary was learned from.
     """
     summary = split.summary(languages)
     values: dict[str, object] = {"split": summary.name, "sentences": summary.sentences}
@@ -246,7 +245,7 @@ def _report(split: EncodedSplit, languages: tuple[str, str], warn_unknown: bool)
 
 
 def _show_result(encoded: Sequence[EncodedSplit], dataset: Dataset) -> None:
-    """Show a table of all corpora, and the next command; elsewhere than on a terminal only the latter."""
+    """Show a table of all corpora, only on a terminal, and the next command."""
     sides = side_names((dataset.source_language, dataset.target_language))
     rows = [{"split": split.name, **corpus_row(corpus, sides)} for split in encoded for corpus in split.corpora]
     folder = dataset.folder

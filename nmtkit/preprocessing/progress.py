@@ -1,7 +1,7 @@
-"""The progress of a run with --shard-size, saved after each shard, so that the same command can resume a killed run.
+"""The progress of a run with --shard-size, saved after each shard, so that the same command resumes a killed run.
 
-The first pass is over when progress is first saved: the folder then has the tokenizers and the marks of the pairs.
-Each save records the checksums of all files, and the resumed run verifies them.
+Progress is first saved after the first pass, when the folder contains the tokenizers and the marks of the pairs. Each
+save records the checksums of all files, and the resumed run verifies them.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ from nmtkit.version import __version__
 from nmtkit.wording import counted
 
 PROGRESS_FILE = "progress.json"  #: temporary file in the dataset folder
-_WITHOUT_EFFECT = ("destdir", "workers", "report")  # on the files of the dataset
+_WITHOUT_EFFECT = ("destdir", "workers", "report")  # options that do not change the files of the dataset
 
 
 @dataclass
 class SavedProgress:
-    """The progress of a run. `task` identifies its text and options, `pairs` are the sentence pairs of each split.
+    """The progress of a run. `task` identifies its text and options, `pairs` counts the sentence pairs of each split.
 
-    All `splits` but the last are complete. `files` are the files of the folder at the last save, except empty ones.
+    All `splits` except the last are complete. `files` are the files in the folder at the last save, except empty ones.
     """
 
     task: str
@@ -40,13 +40,13 @@ class SavedProgress:
     files: dict[str, FileRecord] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """The complete shards, for messages."""
+        """Name the complete shards, for messages."""
         encoded = {split.name: len(split.shards) for split in self.splits}
         shards = ", ".join(f"{counted(number, 'shard')} of {name}" for name, number in encoded.items())
         return shards or "the first pass"
 
     def split(self, name: str, prefixes: Iterable[str]) -> EncodedSplit:
-        """The split of this name, as far as it is encoded. `prefixes` are those of its corpora."""
+        """Return the split of this name, as far as it is encoded. `prefixes` are the file prefixes of its corpora."""
         for split in self.splits:
             if split.name == name:
                 return split
@@ -54,7 +54,7 @@ class SavedProgress:
         return self.splits[-1]
 
     def save(self, folder: Path) -> None:
-        """Flush and record the files of a folder, then write the progress. Unchanged files are not read again."""
+        """Flush and record the files in a folder, then write the progress. Does not read unchanged files again."""
         known = self.files
         self.files = {
             path.name: record_file(path, known)
@@ -74,9 +74,9 @@ class SavedProgress:
 
     @classmethod
     def load(cls, folder: Path, task: str) -> "SavedProgress | None":
-        """Read the progress of a folder, without its other files.
+        """Read the progress in a folder, but not its other files.
 
-        None, with a warning, if it is damaged or that of another task; None without a warning if there is none.
+        Returns None if there is none, and with a warning if it is damaged or belongs to a different task.
         """
         try:
             fields = json.loads((folder / PROGRESS_FILE).read_bytes())
@@ -89,16 +89,16 @@ class SavedProgress:
             _warn_starting_over(f"is damaged ({PROGRESS_FILE})")
             return None
         if fields["task"] != task:
-            _warn_starting_over("is of other text, options or versions")
+            _warn_starting_over("has different text, options or versions")
             return None
         splits = [EncodedSplit.from_dict(split) for split in fields["splits"]]
         return cls(task, fields["pairs"], splits, {name: FileRecord(*file) for name, file in fields["files"].items()})
 
     @classmethod
     def resume(cls, folder: Path, task: str) -> "SavedProgress | None":
-        """Read the progress of a folder, verify its files, and remove everything that was written since the save.
+        """Read the progress in a folder, verify its files, and remove everything written since the last save.
 
-        If a file is damaged or missing: None, with a warning, and the folder is empty.
+        If a file is damaged or missing, warns, empties the folder, and returns None.
         """
         progress = cls.load(folder, task)
         if progress is not None and (damage := progress._find_damage(folder)):
@@ -114,7 +114,7 @@ class SavedProgress:
         return progress
 
     def _find_damage(self, folder: Path) -> str | None:
-        """Compare the files with their records. Bytes that were appended since are ignored."""
+        """Compare the files with their records, and describe the first difference. Ignores bytes appended since."""
         for name, record in self.files.items():
             if not (folder / name).is_file():
                 return f"{name} is missing"
@@ -134,9 +134,9 @@ def identify_task(
     statuses: Mapping[Path, os.stat_result],
     reused: Sequence[Tokenizer] | None,
 ) -> str:
-    """A checksum of everything that determines the bytes of the dataset.
+    """Compute a checksum of everything that determines the bytes of the dataset.
 
-    `statuses` are those of all files that are read; `reused` are the tokenizers, if none are learned.
+    `statuses` contains the status of each file that is read; `reused` are the tokenizers, if none are learned.
     """
     options = {name: value for name, value in files.to_dict().items() if name not in _WITHOUT_EFFECT}
     tokenizers = [

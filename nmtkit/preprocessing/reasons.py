@@ -1,4 +1,4 @@
-"""The marks of pairs: the reason why nmt-preprocess drops each, as its position in `config.REASONS`, from 1."""
+"""Marks of pairs: why nmt-preprocess drops each, as the position of the reason in `config.REASONS`, from 1."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from nmtkit.config import flag
 from nmtkit.preprocessing.config import REASONS
 
-Marks = NDArray[np.uint8]  # one for each pair
+Marks = NDArray[np.uint8]  # (pairs,)
 
 KEPT = 0  #: the mark of a kept pair
 MARKS: Mapping[str, int] = {reason: number for number, reason in enumerate(REASONS, 1)}
@@ -16,22 +16,22 @@ EMPTY, DUPLICATE, TOO_LONG, RATIO = (MARKS[reason] for reason in ("empty", "dupl
 
 
 def count_marks(marks: Marks) -> NDArray[np.int64]:
-    """Count the pairs with each mark, in an array (1 + reasons,); the first entry is the number of kept pairs."""
+    """Count the pairs with each mark: (1 + reasons,), first the number of kept pairs."""
     return np.bincount(marks, minlength=1 + len(REASONS))
 
 
 def by_reason(counts: NDArray[np.int64]) -> dict[str, int]:
-    """The numbers of `count_marks` by reason, without those that are zero."""
+    """Map reasons to the counts (1 + reasons,) of `count_marks`, without zeros."""
     return {reason: int(counts[mark]) for reason, mark in MARKS.items() if counts[mark]}
 
 
 def format_dropped(dropped: Mapping[str, int]) -> str:
-    """The dropped pairs in a message: 3 duplicate, 1 empty."""
+    """Format the numbers of dropped pairs for a message: 3 duplicate, 1 empty."""
     return ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
 
 
 def all_dropped_message(split: str, dropped: Mapping[str, int]) -> str:
-    """The error for a split in which no pair is kept."""
+    """The error message for a split in which no pair is kept."""
     causes = [flag(option) for reason, options in REASONS.items() if dropped.get(reason) for option in options]
-    remedy = f"relax {' or '.join(causes)}" if causes else "use other text"
+    remedy = f"relax {' or '.join(causes)}" if causes else "use different text"
     return f"every sentence pair of {split} was dropped ({format_dropped(dropped)}): {remedy}"

@@ -1,4 +1,4 @@
-"""The page of --report: what was kept and dropped of the training text, lengths, and use of the vocabulary."""
+"""The page of --report: kept and dropped training pairs, lengths, and use of the vocabulary."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from nmtkit.text.vocabulary import SPECIALS, UNK, unknown_percent
 from nmtkit.wording import escaped, format_value
 
 _PAIRS_PER_READ = 1 << 14
-_SHARES = (0.5, 0.9, 0.99, 0.999)  # of the sentences, in the table of lengths
+_SHARES = (0.5, 0.9, 0.99, 0.999)  # of sentences, in the table of lengths
 _PERCENTAGE = re.compile(r"[\d.]+%")
 _STYLE = """
 :root { color-scheme: light dark }
@@ -37,7 +37,7 @@ Rows = Sequence[Sequence[object]]
 
 
 def corpus_row(corpus: CorpusCounts, languages: tuple[str, str]) -> dict[str, object]:
-    """The counts of a corpus by name: pairs, those kept and dropped, tokens and unknown tokens of each side."""
+    """Return the counts of a corpus by name: pairs, kept and dropped ones, tokens and unknown tokens of each side."""
     tokens, unknown = corpus.tokens.tolist(), corpus.unknown.tolist()
     return {
         "corpus": corpus.prefix,
@@ -53,14 +53,14 @@ def corpus_row(corpus: CorpusCounts, languages: tuple[str, str]) -> dict[str, ob
 
 
 def write_report(path: Path, dataset: Dataset, encoded: EncodedSplit) -> None:
-    """Write the page about a split of `dataset`. Raises UserError or RunError if the file cannot be written."""
+    """Write the page about a split of `dataset`. Raises UserError or RunError if this fails."""
     page = render_report(dataset, encoded)
     with staged_file(path) as file:
         file.write(page.encode())
 
 
 def render_report(dataset: Dataset, encoded: EncodedSplit) -> str:
-    """The page as HTML: complete in one file, without scripts."""
+    """Render the page as HTML, complete in one file, without scripts."""
     languages = side_names(dataset.languages)
     split = dataset.split(encoded.name)
     sides = [
@@ -88,7 +88,7 @@ def render_report(dataset: Dataset, encoded: EncodedSplit) -> str:
 
 
 def _count(side: Sentences, size: int) -> tuple[Counts, Counts]:
-    """The number of sentences of each length, without EOS, and of occurrences of each of `size` entries."""
+    """Count the sentences of each length without EOS (longest + 1,), and the occurrences of each piece (size,)."""
     lengths, pieces = np.zeros(1, np.int64), np.zeros(size, np.int64)
     for begin in range(0, len(side), _PAIRS_PER_READ):
         tokens, read = side.gather(np.arange(begin, min(begin + _PAIRS_PER_READ, len(side))))
@@ -100,7 +100,7 @@ def _count(side: Sentences, size: int) -> tuple[Counts, Counts]:
 
 
 def _dropped(corpora: Sequence[CorpusCounts]) -> str:
-    """A table of the dropped pairs by reason and corpus."""
+    """Render a table of dropped pairs by reason and corpus."""
     counts = np.stack([corpus.marks for corpus in corpora], axis=1)  # (1 + reasons, corpora)
     rows = [
         (
@@ -146,7 +146,7 @@ def _examples(examples: Sequence[Example], languages: tuple[str, str]) -> str:
 
 
 def _table(columns: Sequence[str], rows: Rows, kind: str = "") -> str:
-    """A table. Columns of numbers are aligned to the right."""
+    """Render a table. Columns of numbers are aligned to the right."""
     numeric = [isinstance(cell, int | float) or _PERCENTAGE.fullmatch(str(cell)) is not None for cell in rows[0]]
     sort = [' class="number"' if is_number else "" for is_number in numeric]
     head = "".join(f"<th{attribute}>{_text(name)}</th>" for attribute, name in zip(sort, columns, strict=True))
@@ -158,5 +158,5 @@ def _table(columns: Sequence[str], rows: Rows, kind: str = "") -> str:
 
 
 def _text(value: object) -> str:
-    """A value as text of the page, with control characters escaped."""
+    """Escape a value for HTML, control characters included."""
     return escape(escaped(format_value(value)))

@@ -1,4 +1,4 @@
-"""The first pass: validates the text, counts its pairs and words, and marks the pairs that a filter drops."""
+"""The first pass: validates the text, counts pairs and words, and marks the pairs that a filter drops."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ Words = Counter[str]
 
 
 class Corpus(NamedTuple):
-    """A parallel text: the prefix that the user gave, and its two files."""
+    """A parallel text: its prefix, as given, and its two files."""
 
     prefix: str
     source: Path
@@ -37,10 +37,10 @@ class Scan:
     """The result of the first pass over a split."""
 
     pairs: int
-    usable: int  #: pairs to learn a vocabulary from: those that no filter drops
+    usable: int  #: pairs to learn a vocabulary from, which no filter drops
     words: tuple[Words, Words]  #: word counts of source and target; empty if not requested
     segmented: tuple[int, int]  #: number of source and target lines with subword markers
-    marked: NDArray[np.int64]  #: pairs by mark, as `count_marks` has them
+    marked: NDArray[np.int64]  #: pairs by mark, as in `count_marks`
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class ScannedBlock:
     has_text: bool  #: whether any pair has text on both sides
     words: tuple[Words, Words]
     segmented: tuple[int, int]
-    marks: Marks  #: of each pair
-    hashes: bytes  #: of each pair, if requested
+    marks: Marks  #: the mark of each pair
+    hashes: bytes  #: the hash of each pair, if requested
 
 
 class MarkFiles(NamedTuple):
@@ -64,7 +64,7 @@ class MarkFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Scanner:
-    """Scans a block of text, in a worker. Without a `marker`, pairs get no marks."""
+    """Scans a block of text in a worker. Without a `marker`, pairs get no marks."""
 
     count_words: bool = False
     marker: PairMarker | None = None
@@ -83,7 +83,7 @@ class Scanner:
             words = _count_words(source.lines(), usable), _count_words(target.lines(), usable)
         return ScannedBlock(
             pairs=source.count,
-            segmented=(_count_segmented(source), _count_segmented(target)),  # decodes the text, so that it is checked
+            segmented=(_count_segmented(source), _count_segmented(target)),  # also checks the encoding
             has_text=_has_text(source, target),
             words=words,
             marks=marks,
@@ -92,25 +92,25 @@ class Scanner:
 
 
 def _count_segmented(block: Block) -> int:
-    """The number of lines with subword markers. Most blocks have none, and need not be split into lines to see that."""
+    """Count the lines with subword markers. Most blocks have none, and are then not split into lines."""
     return count_segmented(block.lines()) if has_subword_markers(block.text) else 0
 
 
 def _has_text(source: Block, target: Block) -> bool:
-    """Whether any pair has text on both sides. Usually the first one has, and no other line is read."""
+    """Whether any pair has text on both sides. Usually the first pair does, so no other line is read."""
     pairs = zip(BytesIO(source.content), BytesIO(target.content), strict=True)
     return not all(has_blank_side(a.decode(), b.decode()) for a, b in pairs)
 
 
 def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:
-    """Read all corpora of a split, one after the other. Raises UserError for one that has no line."""
+    """Read all corpora of a split, one after the other. Raises UserError for an empty corpus."""
     for corpus in corpora:
         is_empty = True
         for blocks in read_parallel(corpus.source, corpus.target):
             is_empty = False
             yield blocks
         if is_empty:
-            raise UserError(f"{corpus.source} and {corpus.target} are empty: leave out this corpus")
+            raise UserError(f"{corpus.source} and {corpus.target} are empty: omit this corpus")
 
 
 def scan(
@@ -120,9 +120,9 @@ def scan(
     scanner: Scanner = Scanner(),  # immutable
     files: MarkFiles | None = None,
 ) -> Scan:
-    """Read a split once. Write the marks and hashes of its pairs to `files`.
+    """Read a split once, and write the marks and hashes of its pairs to `files`.
 
-    Raises UserError if the sides have different line counts, a line is not UTF-8, or there is no sentence pair.
+    Raises UserError if the sides have different numbers of lines, if a line is not UTF-8, or without any sentence pair.
     """
     has_text, words, segmented = False, (Words(), Words()), (0, 0)
     marked = np.zeros(1 + len(REASONS), np.int64)
@@ -148,7 +148,7 @@ _USABLE = [KEPT, EMPTY, DUPLICATE]
 
 
 def is_usable(marks: Marks) -> NDArray[np.bool_]:
-    """Which pairs a vocabulary is learned from. It is learned before duplicates are removed."""
+    """Select the pairs that a vocabulary is learned from, duplicates included: (pairs,)."""
     return np.isin(marks, _USABLE)
 
 

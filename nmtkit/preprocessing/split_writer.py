@@ -15,15 +15,15 @@ from nmtkit.data.lines import LINE_DTYPE, dropped_path
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.encoded import EncodedBlock, EncodedSplit
 
-MAX_SHARDS = 10_000  # dataset.json and the number of open files limit them
+MAX_SHARDS = 10_000  # limited by dataset.json and the number of open files
 
 
 class SplitWriter:
-    """Writes blocks of a split in their order, and counts them in `split`.
+    """Writes the blocks of a split in order, and counts them in `split`.
 
     `sizes` are the sizes of the vocabularies. With `shard_size`, no token file or index is larger than this number of
-    bytes, and both sides of a shard have the same sentence pairs. `shard_done` is called whenever a shard is complete.
-    The writer continues after the shards that `split` already has, and appends to the list of dropped lines.
+    bytes, and both sides of a shard contain the same sentence pairs. `shard_done` is called after each complete shard.
+    The writer continues after the shards listed in `split`, and appends to the list of dropped lines.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class SplitWriter:
         self._max_pairs = (limit - HEADER.size) // OFFSET.itemsize - 1
         self._stored = sum(shard.sentences for shard in split.shards)  # sentence pairs in complete shards
         self._files = ExitStack()
-        self._writers: list[TokenFileWriter] = []  # of the shard that is being written
+        self._writers: list[TokenFileWriter] = []  # for the current shard
 
     def __enter__(self) -> "SplitWriter":
         self._dropped = self._dropped_path.open("ab")
@@ -57,12 +57,12 @@ class SplitWriter:
                 self._files.__exit__(kind, error, trace)
                 return
             if not self._dropped.tell():
-                self._dropped_path.unlink()  # before the progress is saved: a resumed run does nothing more
+                self._dropped_path.unlink()  # before the progress is saved, since a resumed run does nothing more
             if self._writers:
                 self._end_shard()
 
     def write(self, block: EncodedBlock) -> None:
-        """Append a block, without the pairs at its beginning that complete shards contain."""
+        """Append a block, except pairs at its beginning that complete shards already contain."""
         bounds = [np.append(0, np.cumsum(side.lengths)) for side in block.sides]
         pairs = len(bounds[0]) - 1
         begin = max(0, self._stored - self._split.kept)
@@ -79,9 +79,9 @@ class SplitWriter:
         self._split.add(block)
 
     def _fitting(self, bounds: list[NDArray[np.int64]], begin: int) -> int:
-        """The end of the sentence pairs from `begin` on that fit into the shard. `bounds` are their token offsets.
+        """Find the end of the sentence pairs from `begin` on that fit into the shard, by token offsets `bounds`.
 
-        Raises UserError if not even one fits into an empty shard.
+        Raises UserError if a single pair does not fit into an empty shard.
         """
         end = min(len(bounds[0]) - 1, begin + self._max_pairs - self._writers[0].sentences)
         for writer, bound, most in zip(self._writers, bounds, self._max_tokens, strict=True):
@@ -95,7 +95,7 @@ class SplitWriter:
         return max(begin, end)
 
     def _bytes_of_pair(self, bounds: list[NDArray[np.int64]], pair: int) -> int:
-        """The size of the largest file of a shard that contains only this pair."""
+        """Bytes of the largest file of a shard that contains only this pair."""
         tokens = (
             int(bound[pair + 1] - bound[pair]) * token_type(size).itemsize
             for (_, size), bound in zip(self._sides, bounds, strict=True)

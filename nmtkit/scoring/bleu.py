@@ -19,7 +19,7 @@ from nmtkit.wording import counted
 
 
 class _FloatScores:
-    """Scores as floats. sacreBLEU mixes them with float32, which its confidence intervals cannot average."""
+    """Converts scores to float. sacreBLEU mixes them with float32, which its confidence intervals cannot average."""
 
     def _compute_score_from_stats(self, stats: list[int]) -> Any:
         result = super()._compute_score_from_stats(stats)  # type: ignore[misc]
@@ -37,16 +37,16 @@ class Chrf(_FloatScores, CHRF):
 
 Metric = BLEU | CHRF
 
-# The tokenization of languages without spaces, in which the standard one finds no words, and of Korean. sacreBLEU
-# has the same defaults, but `char`.
+# Tokenizations for languages without spaces, in which the standard one finds no words, and for Korean. sacreBLEU has
+# the same defaults, except `char`.
 _TOKENIZATION = {
     **{"ja": "ja-mecab", "ko": "ko-mecab", "zh": "zh", "yue": "zh"},
     **dict.fromkeys(("th", "lo", "km", "my"), "char"),
 }
 _STANDARD = "13a"
 _WITHOUT_PACKAGES = _TOKENIZATION | {"ja": "char", "ko": _STANDARD}
-_EXTRAS = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}  # what pip installs for a tokenization
-_DIGITS = 12  # decimals that are read from sacreBLEU's JSON
+_EXTRAS = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}  # pip requirement of a tokenization
+_DIGITS = 12  # decimals read from sacreBLEU's JSON
 
 
 @dataclass(frozen=True)
@@ -54,51 +54,55 @@ class Score:
     """A corpus score from 0 to 100."""
 
     value: float
-    signature: str  #: sacreBLEU's, after the name of the metric: BLEU|nrefs:1|…
-    components: str = ""  #: of BLEU: n-gram precisions, brevity penalty and lengths
-    mean: float | None = None  #: of bootstrap resamples
+    signature: str  #: name of the metric, then sacreBLEU's signature: BLEU|nrefs:1|…
+    components: str = ""  #: for BLEU: n-gram precisions, brevity penalty and lengths
+    mean: float | None = None  #: mean of bootstrap resamples
     interval: float | None = None  #: half the width of the 95 % confidence interval around the mean
-    p_value: float | None = None  #: of the difference from the baseline
+    p_value: float | None = None  #: for the difference from the baseline
 
     @property
     def text(self) -> str:
-        """One line with the signature, the score and its components, as sacreBLEU formats it."""
+        """Format signature, score and components in one line, like sacreBLEU."""
         interval = f" (μ = {self.estimate})" if self.estimate else ""
         return f"{self.signature} = {self.value:.2f}{interval} {self.components}".rstrip()
 
     @property
     def estimate(self) -> str:
-        """The mean with its 95 % confidence interval, empty without one."""
+        """Format the mean with its 95 % confidence interval; empty without one."""
         return "" if self.mean is None else f"{self.mean:.2f} ± {self.interval:.2f}"
 
 
 def published_metrics(language: str, tokenize: str | None = None) -> Iterator[tuple[Metric, str]]:
-    """The metrics that papers use for `language`, each with a note on the scores that it is comparable with.
+    """Yield the metrics that papers use for `language`, each with a note on which scores it can be compared with.
 
-    `tokenize` is sacreBLEU's tokenization, by default that of the language. Raises UserError if it is not installed.
+    `tokenize` is sacreBLEU's tokenization; the default depends on the language. Raises UserError if it is not
+    installed.
     """
     language = short_code(language)
     if language in moses.LANGUAGES:
         yield (
             moses_metric(language),
-            "tokenized BLEU, by tokenizer.perl and multi-bleu.perl: the paper's for En-Fr, and those of its time",
+            "tokenized BLEU, by tokenizer.perl and multi-bleu.perl: as in the paper for En-Fr, and papers of its time",
         )
         yield (
             moses_metric(language, split_compounds=True),
-            "the same after compound splitting, by get_ende_bleu.sh: most papers' for En-De",
+            "tokenized BLEU after compound splitting, by get_ende_bleu.sh: as in most papers for En-De",
         )
     if language == "de":
         yield (
             moses_metric(language, split_compounds=True, plain_quotes=True),
-            "the same with \" for all double quotes: reportedly the reference of the paper's En-De",
+            'the same, with " for all double quotes: reportedly as in the paper for En-De',
         )
     tokenize = tokenize or _TOKENIZATION.get(language, _STANDARD)
-    yield sacrebleu_metric(tokenize), "sacreBLEU: comparable with the same signature only"
-    yield Chrf(), "chrF, which uses no tokenization: comparable with the same signature"
+    yield sacrebleu_metric(tokenize), "sacreBLEU: comparable only if the signatures are equal"
+    yield Chrf(), "chrF, without tokenization: comparable only if the signatures are equal"
 
 
 def sacrebleu_metric(tokenize: str) -> BLEU:
-    """Cased BLEU with a tokenization of sacreBLEU. Raises UserError if that is not installed."""
+    """Create cased BLEU with a tokenization of sacreBLEU.
+
+    Raises UserError if the tokenization is not installed, and RunError if its model cannot be downloaded or read.
+    """
     try:
         return Bleu(tokenize=tokenize, force=True)
     except RuntimeError as error:
@@ -107,17 +111,17 @@ def sacrebleu_metric(tokenize: str) -> BLEU:
         raise UserError(
             f"tokenization {tokenize} is not installed: pip install '{_EXTRAS[tokenize]}', or use --tokenize char"
         ) from error
-    except OSError as error:  # the subword models of FLORES
+    except OSError as error:  # a subword model cannot be downloaded or read
         raise RunError(
             f"cannot download or read sacreBLEU's model for --tokenize {tokenize}: {error}; "
-            "connect to the internet, or use another tokenization"
+            "connect to the internet, or use a different tokenization"
         ) from error
 
 
 def moses_metric(language: str, split_compounds: bool = False, plain_quotes: bool = False) -> BLEU:
-    """BLEU of detokenized text as Moses's multi-bleu.perl computes it, after the tokenization of its tokenizer.perl.
+    """Create BLEU of detokenized text as in Moses: multi-bleu.perl after tokenizer.perl.
 
-    `plain_quotes` unifies double quotes before the tokenization, `split_compounds` splits at hyphens after it, on both
+    `plain_quotes` unifies double quotes before the tokenization; `split_compounds` splits at hyphens after it, on both
     sides. `language` is one of moses.LANGUAGES. The signature is sacreBLEU's, with a name for the tokenization.
     """
     metric = Bleu(tokenize="none", smooth_method="none", force=True)
@@ -127,7 +131,7 @@ def moses_metric(language: str, split_compounds: bool = False, plain_quotes: boo
 
 
 class _MosesTokenizer(BaseTokenizer):
-    """The tokenization of `moses_metric`, in the form of sacreBLEU's tokenizers."""
+    """The tokenization of `moses_metric` as a sacreBLEU tokenizer."""
 
     def __init__(self, language: str, split_compounds: bool, plain_quotes: bool) -> None:
         self.language, self.split_compounds, self.plain_quotes = language, split_compounds, plain_quotes
@@ -141,9 +145,9 @@ class _MosesTokenizer(BaseTokenizer):
 
 
 def score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]], resamples: int = 1) -> Score:
-    """The score of detokenized text against one or more references, each a sequence of as many lines.
+    """Score detokenized text against one or more references, each with the same number of lines.
 
-    With `resamples`, bootstrap resampling estimates the confidence interval.
+    With more than one of `resamples`, bootstrap resampling estimates the confidence interval.
     """
     result = metric.corpus_score(hypotheses, references, n_bootstrap=resamples)
     signature = str(metric.get_signature())
@@ -158,23 +162,23 @@ def score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequen
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str, resamples: int = 1) -> Score:
-    """Cased sacreBLEU of detokenized text, with a tokenization for the language that needs no further packages.
+    """Compute cased sacreBLEU of detokenized text, with a tokenization for the language that needs no extra packages.
 
-    `resamples` is that of `score`, here and below.
+    `resamples` is as in `score`.
     """
     tokenize = _WITHOUT_PACKAGES.get(short_code(language), _STANDARD)
     return score(sacrebleu_metric(tokenize), hypotheses, [references], resamples)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
-    """chrF2 of detokenized text."""
+    """Compute chrF2 of detokenized text; `resamples` is as in `score`."""
     return score(Chrf(), hypotheses, [references], resamples)
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
-    """BLEU on the words between spaces, as fairseq computes it.
+    """Compute BLEU on the words between spaces, like fairseq, without smoothing; `resamples` is as in `score`.
 
-    Subwords are joined on both sides, an unknown word of a reference matches nothing, and nothing is smoothed.
+    Subwords are joined on both sides, and an unknown word in a reference matches nothing.
     """
     unknown = SPECIALS[UNK]
     hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
@@ -183,9 +187,9 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], resampl
 
 
 def warn_of_subwords(name: str, lines: Sequence[str]) -> None:
-    """Warn if a text has subwords, where the scores count words."""
+    """Warn if a text contains subwords, since scores count words."""
     if marked := count_segmented(lines):
         logger.warning(
-            "subword marks (@@ or ▁) in %d of %s of %s: the scores count words, join the subwords first",
+            "subword marks (@@ or ▁) in %d of %s of %s: scores count words, so join the subwords first",
             *(marked, counted(len(lines), "line"), name),
         )

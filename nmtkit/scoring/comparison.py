@@ -1,7 +1,7 @@
-"""Scores of one or more systems, with confidence intervals and a significance test.
+"""Scores one or more systems, with confidence intervals and a significance test.
 
-All are sacreBLEU's own, by bootstrap resampling (Koehn 2004). Only the p-value of a system whose score equals the
-baseline's is always 1 here: sacreBLEU does not count a resampled difference that equals the observed one.
+All come from sacreBLEU, by bootstrap resampling (Koehn 2004), with one exception: if a system's score equals the
+baseline's, its p-value is 1, because sacreBLEU does not count resampled differences that equal the observed one.
 """
 
 import os
@@ -22,19 +22,19 @@ from nmtkit.text.reading import decode_line, read_lines, read_raw_stdin
 from nmtkit.wording import counted, escaped, quoted
 
 _RESAMPLES = 1000  # sacreBLEU's default
-Texts = Mapping[str, Sequence[str]]  #: the lines of each file, by its name
+Texts = Mapping[str, Sequence[str]]  #: file name -> lines
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The scores of all systems by one metric."""
+    """The scores of all systems in one metric."""
 
-    note: str  #: on the scores that the metric is comparable with
-    scores: Mapping[str, Score]  #: by the name of the system
+    note: str  #: which scores the metric can be compared with
+    scores: Mapping[str, Score]  #: by name of the system
 
     @property
     def signature(self) -> str:
-        """The name and signature of the metric, which are the same for all systems."""
+        """The name and signature of the metric, equal for all systems."""
         return next(iter(self.scores.values())).signature
 
     @property
@@ -45,9 +45,9 @@ class Comparison:
 
 
 def read_texts(translations: Sequence[Path], references: Sequence[Path]) -> tuple[Texts, Texts]:
-    """The lines of the translations, or of stdin without one, and of the references.
+    """Read the lines of the translations, or of stdin without any, and of the references.
 
-    Raises UserError if a file is given twice, if two files differ in their number of lines, or if they have none.
+    Raises UserError if a file is given twice, if two files differ in their number of lines, or if they are empty.
     """
     for paths in (translations, references):
         if repeated := [path for path in paths if paths.count(path) > 1]:
@@ -80,13 +80,13 @@ def compare(
 ) -> list[Comparison]:
     """Score each system by all metrics that papers use for the language.
 
-    With --paired-bs the first system is the baseline of the others. Raises UserError for a test of a single system
-    and for a bad SACREBLEU_SEED.
+    With --paired-bs, the first system is the baseline of the others. Raises UserError for a test of a single system,
+    and for a malformed SACREBLEU_SEED.
     """
     if significance.paired_bs and len(systems) < 2:
         raise UserError("--paired-bs needs two or more translations: the first is the baseline")
     seed = os.environ.get("SACREBLEU_SEED", "1")
-    if seed.lower() != "none" and not (seed.isdecimal() and seed.strip("0")):  # sacreBLEU accepts 0 in one place only
+    if seed.lower() != "none" and not (seed.isdecimal() and seed.strip("0")):  # sacreBLEU accepts 0 only in one place
         raise UserError(f"SACREBLEU_SEED is {quoted(seed)}: set it to a positive whole number, or to none")
     for name, lines in (*systems.items(), *references.items()):
         warn_of_subwords(name, lines)
@@ -99,7 +99,7 @@ def compare(
 
 
 def _scores(metric: Metric, systems: Texts, references: Texts, config: SignificanceConfig) -> list[Score]:
-    """The score of each system by one metric."""
+    """Compute the score of each system by one metric."""
     expected = list(references.values())
     if not config.paired_bs:
         resamples = _RESAMPLES if config.confidence else 1
@@ -114,7 +114,7 @@ def _scores(metric: Metric, systems: Texts, references: Texts, config: Significa
 
 
 def as_table(comparisons: Iterable[Comparison]) -> Table:
-    """A table for a terminal: a row for each metric and system, without the columns that have no values."""
+    """Format a table for a terminal: a row for each metric and system, without empty columns."""
     rows = [
         (
             "" if number else comparison.metric,
@@ -133,7 +133,7 @@ def as_table(comparisons: Iterable[Comparison]) -> Table:
 
 
 def as_lines(comparisons: Iterable[Comparison], rows: bool = True) -> list[str]:
-    """Two lines for each metric; with `rows`, a line below for each of several systems."""
+    """Format two lines for each metric; with `rows`, then a line for each of several systems."""
     lines = []
     for comparison in comparisons:
         one, *others = comparison.scores.values()

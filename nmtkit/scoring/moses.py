@@ -1,6 +1,6 @@
-"""The tokenization of Moses's tokenizer.perl, on which published BLEU scores of WMT are based.
+"""The tokenization of Moses's tokenizer.perl, the basis of published BLEU scores of WMT.
 
-Letters, numbers and spaces are those of Unicode, as in Perl. Escapes (&apos; for ') are omitted: each stands for one
+Letters, numbers and spaces are Unicode classes, as in Perl. Escapes (&apos; for ') are omitted: each stands for one
 character and changes no count.
 """
 
@@ -17,7 +17,7 @@ _TITLES = (
 )
 _ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI XVII XVIII XIX XX"
 
-# Words that keep their period within a sentence. In German these include numbers, as in "am 3. Mai".
+# Words that keep their period within a sentence. In German, these include numbers, as in "am 3. Mai".
 _ABBREVIATIONS = {
     "de": f"{_LETTERS} {_LETTERS.lower()} {_ROMAN} {_ROMAN.lower()} {_TITLES} {' '.join(map(str, range(1, 100)))} "
     "Art BSE Buchst Ca Chr Co D.h Dkr I.F Ltd Mio Mrd MwSt No Nos Nr SA Std Zt b.A bzgl bzw c.-à-d ca d.J d.h dergl "
@@ -38,7 +38,7 @@ _SPACE = regex.compile(r"\p{White_Space}+")
 _CONTROL = regex.compile(r"[\x00-\x1f]")
 _SIGN = regex.compile(r"([^\p{Alphabetic}\p{Nd}\p{White_Space}.'`,-])")
 _DOTS = regex.compile(r"\.{2,}")
-_DOT = "\0"  # stands for each of several dots in a row, which stay together
+_DOT = "\0"  # replaces each of several dots in a row, which stay together
 
 _COMMAS = [
     (regex.compile(r"(\P{N}),"), r"\1 , "),
@@ -69,9 +69,9 @@ _QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
 _COMPOUND = regex.compile(r"(\S)-(\S)")
 
 
-@lru_cache(maxsize=1 << 16)  # each metric reads the same lines again, as references for each system
+@lru_cache(maxsize=1 << 16)  # each metric and system tokenizes the same references again
 def tokenize(line: str, language: str) -> str:
-    """Tokenize a line: a space between all tokens. `language` is one of LANGUAGES, whose abbreviations are known."""
+    """Tokenize a line, with spaces between tokens. `language` is one of LANGUAGES, and determines abbreviations."""
     text = _SPACE.sub(" ", _CONTROL.sub("", _SPACE.sub(" ", f" {line} "))).strip(" ")
     text = _SIGN.sub(r" \1 ", text)
     text = _DOTS.sub(lambda dots: f" {_DOT * len(dots[0])} ", text)
@@ -88,12 +88,12 @@ def plain_quotes(line: str) -> str:
 
 
 def split_compounds(tokens: str) -> str:
-    """Make hyphens within words separate tokens, as get_ende_bleu.sh of Tensor2Tensor does."""
+    """Make hyphens within words separate tokens, like get_ende_bleu.sh of Tensor2Tensor."""
     return str(_COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens))
 
 
 def _split_period(words: Sequence[str], index: int, language: str) -> str:
-    """The word at `index`, with a space before its period if that ends a sentence."""
+    """Return the word at `index`, with a space before its period if it ends a sentence."""
     word = words[index]
     stem = word.removesuffix(".")
     if stem in (word, ""):

@@ -28,13 +28,13 @@ from nmtkit.serving.scheduler import DynamicBatcher, QueueFull
 from nmtkit.text.tokenizer import Tokenizer
 
 SECONDS_FOR_BODY = 30.0
-MAX_REQUESTS = 128  # that are translated at the same time
-CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has gone: for metrics and access log only
+MAX_REQUESTS = 128  # translated at the same time
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has disconnected: only for metrics and access log
 PAGE = Path(__file__).with_name("page.html")
 OPENAPI = Path(__file__).with_name("openapi.json")
 PATHS = ("/", "/health", "/languages", "/metrics", "/openapi.json", "/translate")
 _RETRY = {"retry-after": "1"}
-_PAGE_HEADERS = {  # the page runs no foreign script, connects to this server only, and cannot be framed
+_PAGE_HEADERS = {  # the page runs no foreign scripts, connects only to this server, and cannot be framed
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -43,7 +43,7 @@ _PAGE_HEADERS = {  # the page runs no foreign script, connects to this server on
 
 
 class Service:
-    """The endpoints. `source` is the tokenizer of the source language, `languages` are source and target."""
+    """The endpoints. `source` is the tokenizer of the source language; `languages` are source and target."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Service:
         self._slots = MAX_REQUESTS
 
     def app(self, is_loopback: bool = False) -> Starlette:
-        """The application. If `is_loopback`, it answers only to hosts that are names of this machine."""
+        """Create the application. If `is_loopback`, it accepts only Host headers that name this machine."""
         app = Starlette(
             routes=[
                 Route("/", self.page),
@@ -78,7 +78,7 @@ class Service:
         return app
 
     def _middleware(self, is_loopback: bool) -> list[Middleware]:
-        """The middleware, from the outermost: each request is recorded, also one that is refused."""
+        """Create the middleware, outermost first: it also records requests that are rejected."""
         config = self._config
         found = [Middleware(RequestRecorder, metrics=self._metrics, paths=PATHS, access_log=config.access_log)]
         if is_loopback:
@@ -91,11 +91,11 @@ class Service:
         return found
 
     async def page(self, request: Request) -> Response:
-        """The page for a browser."""
+        """Answer with the page for a browser."""
         return Response(self._page, media_type="text/html", headers=_PAGE_HEADERS)
 
     async def health(self, request: Request) -> Response:
-        """Whether requests are translated."""
+        """Answer whether requests are translated."""
         alive = self._batcher.alive
         status = HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE
         source, target = self._languages
@@ -103,30 +103,30 @@ class Service:
         return JSONResponse({"status": state, "source_language": source, "target_language": target}, status)
 
     async def languages(self, request: Request) -> Response:
-        """The languages of the model, in the form of LibreTranslate."""
+        """Answer with the languages of the model, in the form of LibreTranslate."""
         return JSONResponse(languages_answer(self._languages))
 
     async def openapi(self, request: Request) -> Response:
-        """The description of all endpoints in OpenAPI."""
+        """Answer with the OpenAPI description of all endpoints."""
         return Response(self._openapi, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
-        """The metrics for Prometheus."""
+        """Answer with the metrics for Prometheus."""
         return Response(self._metrics.text(), media_type=MEDIA_TYPE)
 
     async def translate(self, request: Request) -> Response:
         """Translate the lines of a request."""
         check_media_type(request.headers)
         body = await _read_body(request, self._config.max_body)
-        with self._slot():  # taken only now: clients that are slow to send hold none
-            # Large requests and answers take a second to parse and build: in threads, other requests go on meanwhile.
+        with self._slot():  # taken late, so that clients with slow uploads hold no slot
+            # Large requests and answers take a second to parse and build: threads let other requests continue.
             asked = await asyncio.to_thread(read_request, body, self._config, self._search.beam, self._languages)
             translations = await self._translated(asked, request)
             return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, self._source)))
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
-        """One of the `MAX_REQUESTS` slots. Raises HTTPException if all are taken."""
+        """Hold one of the `MAX_REQUESTS` slots. Raises HTTPException 503 if all are taken."""
         if not self._slots:
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests: try again later", _RETRY)
         self._slots -= 1
@@ -139,7 +139,7 @@ class Service:
     async def _translated(
         self, asked: TranslationRequest | LibreTranslateRequest, request: Request
     ) -> list[Translation]:
-        """The translations. Drops the job if the wait ends without them, as when the client has gone."""
+        """Wait for the translations. Drops the job if the wait is cancelled, for example if the client disconnects."""
         try:
             job = self._batcher.submit(asked.lines, asked.search(self._search))
         except QueueFull as error:
@@ -151,7 +151,7 @@ class Service:
             if not result.done():
                 raise ClientDisconnect
             return result.result()
-        except asyncio.CancelledError as error:  # by uvicorn, when the time to finish is over
+        except asyncio.CancelledError as error:  # uvicorn cancels requests after the time to drain
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down", _RETRY) from error
         finally:
             self._batcher.abandon(job)
@@ -177,7 +177,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
+    """Wait until the client closes the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -186,14 +186,14 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason, path = error.detail, request.scope["path"][:100]
     if error.status_code == HTTPStatus.NOT_FOUND:
-        reason = f"there is no {path}: the paths are {', '.join(PATHS)}"
+        reason = f"no such path {path}: the paths are {', '.join(PATHS)}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         reason = f"{path} takes {(error.headers or {})['Allow']}"
     return JSONResponse({"error": reason}, error.status_code, error.headers)
 
 
 async def _drop(request: Request, error: Exception) -> Response:
-    """An answer for the metrics alone, when the client has gone."""
+    """Create an answer only for the metrics, since the client has disconnected."""
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 

@@ -9,7 +9,7 @@ from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, St
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
 
-_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#A-Z]+")  # as browsers send it: no path, lower case
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#A-Z]+")  # as sent by browsers: lower case, without a path
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class ServeConfig(Config):
 
     @property
     def max_body(self) -> int:
-        """Most bytes of a body: JSON needs up to 12 for a character. Only the other bytes are limited by this."""
+        """Maximum bytes of a body: JSON needs up to 12 per character, and the other fields need room."""
         return 12 * self.max_request_chars + (1 << 16)
 
 
 @dataclass(frozen=True)
 class ServingOptions(OptionGroups):
-    """All options of nmt-serve that are not about its messages. Requests set `nbest` and `alignment` of the search."""
+    """All options of nmt-serve except for its messages. Requests set `nbest` and `alignment` of the search."""
 
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     server: ServeConfig = field(default_factory=ServeConfig)

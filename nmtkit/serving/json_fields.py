@@ -1,4 +1,4 @@
-"""Checks of the fields of a request."""
+"""Checks the fields of a request."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -12,17 +12,17 @@ from nmtkit.serving.scheduler import count_characters
 
 
 def bad_request(reason: str) -> HTTPException:
-    """The exception for a malformed request: status 400."""
+    """Create the exception for a malformed request: status 400."""
     return HTTPException(HTTPStatus.BAD_REQUEST, reason)
 
 
 def quoted(text: str) -> str:
-    """The beginning of a client's text in quotes, for a message."""
+    """Quote the beginning of a client's text, for a message."""
     return json.dumps(text[:40])
 
 
 def check_names(values: dict[str, Any], required: str, known: Collection[str]) -> None:
-    """Raise HTTPException if `required` is missing or a field is unknown: one message names both."""
+    """Raise HTTPException 400, in one message, if `required` is missing or a field is unknown."""
     problems = [] if required in values else [f'the field "{required}" is missing']
     unknown = next((name for name in values if name not in known), None)
     if unknown is not None:
@@ -32,7 +32,7 @@ def check_names(values: dict[str, Any], required: str, known: Collection[str]) -
 
 
 def flag(values: dict[str, Any], name: str) -> bool:
-    """A boolean; false if it is missing or null. Raises HTTPException for anything else."""
+    """Read a boolean field; false if it is missing or null. Raises HTTPException 400 for anything else."""
     value = values.get(name)
     if value is not None and type(value) is not bool:
         raise bad_request(f"{name}: true or false is expected")
@@ -40,7 +40,7 @@ def flag(values: dict[str, Any], name: str) -> bool:
 
 
 def strings(values: dict[str, Any], name: str) -> list[str]:
-    """A string, as a list of one, or a list of strings. Raises HTTPException for anything else.
+    """Read a field that is a string or a list of strings, as a list. Raises HTTPException 400 for anything else.
 
     Lone surrogates become U+FFFD.
     """
@@ -52,7 +52,7 @@ def strings(values: dict[str, Any], name: str) -> list[str]:
 
 
 def check_size(lines: Sequence[str], nbest: int, limits: ServeConfig) -> None:
-    """Raise HTTPException 413 if there are too many lines, or too many characters times nbest."""
+    """Raise HTTPException 413 for too many lines, or too many characters times nbest."""
     if len(lines) > limits.max_queue:
         raise _too_large(f"{len(lines)} lines are too many: the limit is {limits.max_queue}")
     characters = sum(map(count_characters, lines))

@@ -20,9 +20,9 @@ Languages = tuple[str, str]  # of the model: source and target
 
 @dataclass(frozen=True)
 class LibreTranslateRequest:
-    """Texts of one or more lines, and the alternatives wanted for each.
+    """Texts of one or more lines, and the number of alternatives for each.
 
-    `is_list` tells whether `q` was a list; `detected` is the source language if the request asks to detect it.
+    `is_list` is whether `q` was a list; `detected` is the source language if the request asks to detect it.
     """
 
     texts: tuple[tuple[str, ...], ...]
@@ -36,11 +36,11 @@ class LibreTranslateRequest:
         return tuple(chain.from_iterable(self.texts))
 
     def search(self, config: SearchConfig) -> SearchConfig:
-        """The search for this request; `config` is the server's."""
+        """Adapt the server's `config` to this request."""
         return replace(config, nbest=1 + self.alternatives)
 
     def answer(self, translations: Sequence[Translation], source: Tokenizer) -> dict[str, Any]:
-        """The answer as JSON values. `translations` are those of `lines`."""
+        """Create the answer as JSON values from the translations of `lines`."""
         remaining = iter(translations)
         versions = [_versions(list(islice(remaining, len(text)))) for text in self.texts]
         values: dict[str, Any] = {"translatedText": self._one_or_all([best for best, *_ in versions])}
@@ -56,7 +56,7 @@ class LibreTranslateRequest:
 
 
 def _versions(translations: Sequence[Translation]) -> list[str]:
-    """The translations of a text, best first. A line with fewer hypotheses than others repeats its last one."""
+    """Combine the translations of a text's lines, best first. A line with too few hypotheses repeats its last one."""
     count = max(len(translation.candidates) for translation in translations)
     return [
         "\n".join(
@@ -69,9 +69,9 @@ def _versions(translations: Sequence[Translation]) -> list[str]:
 def read_libretranslate(
     values: dict[str, Any], limits: ServeConfig, beam: int, languages: Languages
 ) -> LibreTranslateRequest:
-    """Check a request. More alternatives than the beam has are as many as it has.
+    """Check a request. The beam limits the number of alternatives.
 
-    Raises HTTPException: 400 if the request is malformed or is for other languages, 413 if it is too large.
+    Raises HTTPException: 400 if the request is malformed or for unsupported languages, 413 if it is too large.
     """
     check_names(values, "q", FIELDS)
     texts = tuple(tuple(text.split("\n")) for text in strings(values, "q"))
@@ -89,7 +89,7 @@ def read_libretranslate(
 
 
 def _check_word(values: dict[str, Any], name: str, accepted: Sequence[str], reason: str) -> None:
-    """Raise HTTPException unless a field is missing, null, or one of the accepted words."""
+    """Raise HTTPException 400 unless a field is missing, null, or one of the accepted words."""
     value = values.get(name)
     if value is None or value in accepted:
         return
@@ -99,7 +99,7 @@ def _check_word(values: dict[str, Any], name: str, accepted: Sequence[str], reas
 
 
 def languages_answer(languages: Languages) -> list[dict[str, Any]]:
-    """The answer to GET /languages: each language, and the languages that it is translated to."""
+    """Create the answer to GET /languages: each language, with its target languages."""
     source, target = languages
     targets = {target: list[str](), source: [target]}
     return [{"code": code, "name": code, "targets": targets[code]} for code in dict.fromkeys((source, target))]

@@ -20,7 +20,7 @@ from nmtkit.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TranslationRequest:
-    """Lines to translate, and the details wanted for each. The field `text` of the JSON becomes `lines`."""
+    """Lines to translate, and the requested details. The JSON field `text` becomes `lines`."""
 
     lines: tuple[str, ...]
     nbest: int | None = None
@@ -28,11 +28,11 @@ class TranslationRequest:
     alignment: bool = False
 
     def search(self, config: SearchConfig) -> SearchConfig:
-        """The search for this request; `config` is the server's."""
+        """Adapt the server's `config` to this request."""
         return replace(config, nbest=self.nbest or 1, alignment=self.alignment)
 
     def answer(self, translations: Sequence[Translation], source: Tokenizer) -> dict[str, Any]:
-        """The answer as JSON values. `source` is the tokenizer whose words the alignments count."""
+        """Create the answer as JSON values. Alignments count words of the tokenizer `source`."""
         return {"translations": [_translation(self, translation, source) for translation in translations]}
 
 
@@ -40,7 +40,7 @@ FIELDS = ("text", *(field.name for field in fields(TranslationRequest)[1:]))
 
 
 def check_media_type(headers: Headers) -> None:
-    """Raise HTTPException 415 unless the headers declare JSON, which pages of other origins may not send."""
+    """Raise HTTPException 415 unless the headers declare JSON, which pages from other origins cannot send."""
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the header Content-Type: application/json")
 
@@ -48,7 +48,7 @@ def check_media_type(headers: Headers) -> None:
 def read_request(
     body: bytes, limits: ServeConfig, beam: int, languages: Languages
 ) -> TranslationRequest | LibreTranslateRequest:
-    """Parse the body of a request; `languages` are those of the model.
+    """Parse the body of a request to a model with these `languages`.
 
     Raises HTTPException: 400 if it is malformed, 413 if it is too large.
     """

@@ -1,4 +1,4 @@
-"""The middleware of the HTTP service: metrics and access log, foreign hosts."""
+"""The middleware of the HTTP service: metrics, access log, and a check of the Host header."""
 
 import re
 import time
@@ -13,26 +13,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nmtkit.console.log import report
 from nmtkit.serving.prometheus import Metrics
 
-_MAX_METHOD, _MAX_PATH = 20, 200  # characters in the access log
+_MAX_METHOD, _MAX_PATH = 20, 200  # most characters in the access log
 _OWN_HOST = re.compile(r"(.+\.)?localhost|[\d.]+|\[[\da-f:.]+\]")  # names of this machine, and IP addresses
 
 
 class RequestRecorder:
-    """Middleware that counts requests by path and status, and measures the time to answer them.
+    """Middleware that counts requests by path and status, and measures their duration.
 
-    Paths that are not among `paths` are counted together. With `access_log` each request is logged too.
+    Paths that are not in `paths` are counted together. With `access_log`, each request is also logged.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str], access_log: bool) -> None:
         self._app, self._metrics, self._paths, self._access_log = app, metrics, paths, access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start, status = time.monotonic(), int(HTTPStatus.INTERNAL_SERVER_ERROR)  # until another one is sent
+        start, status = time.monotonic(), int(HTTPStatus.INTERNAL_SERVER_ERROR)  # until a response starts
         size = 0
 
         async def send_and_note(message: Message) -> None:
             nonlocal status, size
-            status = int(message.get("status", status))  # Python 3.10 writes an HTTPStatus by its name
+            status = int(message.get("status", status))  # Python 3.10 formats an HTTPStatus as its name
             size += len(message.get("body", b""))
             await send(message)
 
@@ -46,7 +46,7 @@ class RequestRecorder:
 
 
 def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
-    """Log a request without its query and its body. The path is percent-encoded, so it cannot imitate other fields."""
+    """Log a request without query and body. The path is percent-encoded, so it cannot imitate other fields."""
     client, _ = scope.get("client") or ("unknown", 0)
     path = quote(scope["path"][:_MAX_PATH])
     values = {"client": client, "method": scope["method"][:_MAX_METHOD], "path": path, "status": status}
@@ -54,11 +54,11 @@ def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
 
 
 class LoopbackHost:
-    """Middleware that answers only to hosts that are names of this machine.
+    """Middleware that rejects requests whose Host header does not name this machine.
 
-    These are localhost, names below it, IP addresses and `own`. Web pages can make any other name point to this machine
-    (DNS rebinding). A request without a Host, as HTTP/1.0 allows it, is no browser's. Starlette's TrustedHostMiddleware
-    accepts no list of all IP addresses.
+    It accepts localhost, its subdomains, IP addresses and `own`. Web pages can make any other name point to this
+    machine (DNS rebinding). A request without a Host header, as in HTTP/1.0, does not come from a browser. Starlette's
+    TrustedHostMiddleware cannot accept all IP addresses.
     """
 
     def __init__(self, app: ASGIApp, own: str) -> None:

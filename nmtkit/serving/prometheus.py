@@ -1,4 +1,4 @@
-"""The metrics of the service, for Prometheus."""
+"""The metrics of the service for Prometheus."""
 
 from functools import partial
 
@@ -6,14 +6,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper bounds of the histogram's buckets
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper bounds of the buckets
 
 
 class Metrics:
-    """Counters and gauges in a registry of their own. Any thread may change them."""
+    """Counters and gauges in their own registry. Any thread may change them."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # of the whole process: metrics that say little
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # for the whole process: metrics of little use
         self._registry = registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         self.lines = counter("nmtkit_lines_total", "Lines translated, including blank lines.")
@@ -33,11 +33,11 @@ class Metrics:
         )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count a request, and for /translate the time that it took."""
+        """Count a request, and for /translate its duration in seconds."""
         self._requests.labels(path, str(status)).inc()
         if path == "/translate":
             self._request_seconds.observe(seconds)
 
     def text(self) -> str:
-        """All metrics, in the text format of Prometheus."""
+        """Format all metrics in the text format of Prometheus."""
         return generate_latest(self._registry).decode()

@@ -15,29 +15,29 @@ from nmtkit.decoding.engine import WorkersNotStartedError
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.prometheus import Metrics
 
-# Takes lines, their search, and a function to call with the number of finished lines after each batch. An exception of
-# that function ends the search.
+# Takes lines, their search, and a function to call with the number of finished lines after each batch. If that function
+# raises an exception, the search ends.
 Translate = Callable[[Sequence[str], SearchConfig, Callable[[int], None]], Iterable[Translation]]
 
-WINDOW_SECONDS = 0.005  # for other requests to join the first one of a round
-# Sizes of a round, and of one job in it: a long request must not delay short ones. Characters are counted after
+WINDOW_SECONDS = 0.005  # how long a round waits for more requests
+# Sizes of a round, and of one job in it, so that a long request does not delay short ones. Characters are counted after
 # normalization, and multiplied by nbest.
 LINES_PER_ROUND, LINES_PER_JOB = 256, 64
 CHARS_PER_ROUND, CHARS_PER_JOB = 32_000, 8_000
 
 
 class QueueFull(Exception):  # noqa: N818 (the client is asked to try again)
-    """The queue has no space for the lines."""
+    """Raised if the queue has no space for the lines."""
 
 
 class _SearchStopped(Exception):  # noqa: N818 (not an error)
-    """Nobody waits for the results of the running search."""
+    """Raised if nobody waits for the results of the running search."""
 
 
 def count_characters(line: str) -> int:
-    """The characters of a line after NFKC normalization, which can turn one character into 18 (U+FDFA).
+    """Count the characters of a line after NFKC normalization, which can turn one character into 18 (U+FDFA).
 
-    Each character is normalized on its own, so marks are not composed with letters.
+    Each character is normalized separately, so marks are not combined with letters.
     """
     if line.isascii():
         return len(line)
@@ -56,50 +56,50 @@ class Job:
 
     @property
     def is_translated(self) -> bool:
-        """Whether all of its lines are."""
+        """Whether all lines of the job are translated."""
         return len(self.translations) == len(self.lines)
 
     def chars(self, lines: Sequence[str]) -> int:
-        """Characters of some of the lines, times nbest."""
+        """Count the characters of some of the lines, times nbest."""
         return sum(map(count_characters, lines)) * self.config.nbest
 
     def next_lines(self) -> Sequence[str]:
-        """The lines for its next round: at least one, unless all are translated."""
+        """Select the lines for the job's next round: at least one, unless all are translated."""
         waiting = self.lines[len(self.translations) :][:LINES_PER_JOB]
         fits = sum(chars <= CHARS_PER_JOB for chars in accumulate(self.chars([line]) for line in waiting))
         return waiting[: max(1, fits)]
 
 
-Share = tuple[Job, Sequence[str]]  # of a round: a job and those of its lines that are translated
+Share = tuple[Job, Sequence[str]]  # a job and its lines that a round translates
 
 
 class DynamicBatcher:
-    """A thread that translates jobs in rounds; a round holds lines of several jobs.
+    """A thread that translates jobs in rounds; a round contains lines of several jobs.
 
-    `translate` must return one translation for each line. If it fails, each job of the round is retried on its own, so
-    that one bad job does not fail the others. A search whose jobs are all abandoned stops after the current batch if
-    `can_stop`; otherwise the round is finished.
+    `translate` must return one translation for each line. If it fails, each job of the round is retried separately, so
+    that a bad job does not affect the others. If all jobs of a search are abandoned, it stops after the current batch
+    if `can_stop`; otherwise it finishes the round.
     """
 
     def __init__(self, translate: Translate, max_lines: int, metrics: Metrics, can_stop: bool = True) -> None:
         self._translate, self._max_lines, self._metrics, self._can_stop = translate, max_lines, metrics, can_stop
         self._jobs: deque[Job] = deque()
-        self._queued = 0  # lines of all jobs that are neither done nor abandoned
+        self._queued = 0  # lines of jobs that are neither done nor abandoned
         self._closed = False
-        self._has_workers = True  # False from a search for which they could not be started to the next result
+        self._has_workers = True  # False after workers could not be started, until the next result
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="search", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether jobs are being translated."""
+        """Whether the thread runs and can translate jobs."""
         return self._thread.is_alive() and not self._closed and self._has_workers
 
     def submit(self, lines: Sequence[str], config: SearchConfig) -> Job:
-        """Queue lines as a job. Raises QueueFull."""
+        """Queue lines as a job. Raises QueueFull if there is no space."""
         job = Job(lines, config)
-        job.result.set_running_or_notify_cancel()  # so that only this class can end it
+        job.result.set_running_or_notify_cancel()  # so that only this class can complete it
         with self._change:
             if self._queued + len(lines) > self._max_lines:
                 raise QueueFull
@@ -109,17 +109,17 @@ class DynamicBatcher:
         return job
 
     def abandon(self, job: Job) -> None:
-        """Drop a job whose result nobody needs. Its lines leave the queue at once. Does nothing if the job is done."""
+        """Drop a job whose result nobody needs, and remove its lines from the queue. Do nothing if the job is done."""
         with self._change:
             if job.abandoned or job.result.done():
                 return
             job.abandoned = True
             self._count(-len(job.lines))
-            if job in self._jobs:  # otherwise in the current round
+            if job in self._jobs:  # otherwise it is in the current round
                 self._jobs.remove(job)
 
     def close(self) -> None:
-        """End the thread after the current batch: a thread that still computes at exit would abort the process."""
+        """End the thread after the current batch, since a thread that computes at exit would abort the process."""
         with self._change:
             self._closed = True
             self._change.notify()
@@ -127,7 +127,7 @@ class DynamicBatcher:
 
     def _run(self) -> None:
         while not self._closed:
-            self._translate_round()  # a function of its own, so that nothing of a round is kept while waiting
+            self._translate_round()  # a separate function, so that nothing of a round stays in memory while waiting
 
     def _translate_round(self) -> None:
         shares = self._next_round()
@@ -135,7 +135,7 @@ class DynamicBatcher:
         try:
             for config in dict.fromkeys(job.config for job, _ in shares):
                 self._search([share for share in shares if share[0].config == config], config)
-        except WorkersNotStartedError as error:  # each further search would wait for the same failure
+        except WorkersNotStartedError as error:  # further searches would wait for the same failure
             self._has_workers = False
             for job, _ in _wanted(shares):
                 if not job.result.done() and not job.is_translated:
@@ -146,7 +146,7 @@ class DynamicBatcher:
         self._put_back([job for job, _ in shares])
 
     def _next_round(self) -> list[Share]:
-        """The next round; empty if its jobs were abandoned meanwhile, or at the end."""
+        """Wait for the next round; empty if its jobs were abandoned meanwhile, or at the end."""
         with self._change:
             self._change.wait_for(lambda: self._jobs or self._closed)
             self._change.wait_for(lambda: self._queued >= LINES_PER_ROUND or self._closed, WINDOW_SECONDS)
@@ -160,7 +160,7 @@ class DynamicBatcher:
             return shares
 
     def _search(self, shares: list[Share], config: SearchConfig, is_retry: bool = False) -> None:
-        """Translate shares of jobs, which have the same `config`; one by one if that fails."""
+        """Translate shares of jobs with the same `config`; one by one if this fails."""
         try:
             if wanted := _wanted(shares):
                 self._search_together(wanted, config)
@@ -195,10 +195,10 @@ class DynamicBatcher:
             job.translations += own
 
     def _put_back(self, jobs: list[Job]) -> None:
-        """Publish the results of finished jobs; the others go to the end of the queue."""
+        """Publish the results of finished jobs, and move the others to the end of the queue."""
         with self._change:
             for job in jobs:
-                if job.abandoned:  # its lines have left the queue
+                if job.abandoned:  # its lines are no longer in the queue
                     continue
                 if not job.result.done() and not job.is_translated:
                     self._jobs.append(job)
@@ -217,6 +217,6 @@ def _wanted(shares: list[Share]) -> list[Share]:
 
 
 def _without_attention(translation: Translation) -> Translation:
-    """The same without attention matrices, which take most of the memory while a request waits for its other lines."""
+    """Remove attention matrices, which would take most of the memory while a request waits for other lines."""
     candidates = tuple(replace(candidate, attention=None) for candidate in translation.candidates)
     return replace(translation, candidates=candidates)

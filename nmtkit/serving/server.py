@@ -1,4 +1,4 @@
-"""Runs the service: checks the machine, binds the socket, loads the model, answers until a signal."""
+"""Runs the service: checks the machine, binds the socket, loads the model, and answers until a signal."""
 
 import ipaddress
 import logging
@@ -25,17 +25,17 @@ from nmtkit.serving.config import ServeConfig, ServingOptions
 from nmtkit.serving.prometheus import Metrics
 from nmtkit.serving.scheduler import DynamicBatcher
 
-MAX_CONNECTIONS = 512  # with more, requests get 503. A process may usually open 1,024 files
-BACKLOG = 1024  # connections that wait in the kernel to be accepted
-SECONDS_TO_DRAIN = 60  # for accepted requests at shutdown
+MAX_CONNECTIONS = 512  # beyond, requests get 503; a process may usually open 1,024 files
+BACKLOG = 1024  # connections that wait in the kernel
+SECONDS_TO_DRAIN = 60  # time for accepted requests at shutdown
 
 
 def serve(paths: Sequence[Path], options: ServingOptions) -> None:
-    """Answer requests until SIGINT or SIGTERM, which is raised again after the accepted requests are answered.
+    """Answer requests until SIGINT or SIGTERM, which is raised again after accepted requests are answered.
 
-    `paths` are a checkpoint, or several for an ensemble. The address is taken before they are loaded; connections are
-    refused until then. Raises UserError if the address cannot be used, this machine is too small for the options, or
-    the model does not support the search.
+    `paths` are one checkpoint, or several for an ensemble. The address is bound before they are loaded, but connections
+    are refused until then. Raises UserError if the address cannot be used, if this machine is too small for the
+    options, or if the model does not support the search.
     """
     _check_workers(options.engine.workers)
     with bind(options.server) as listener:
@@ -51,7 +51,7 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
 
         list(translate(["A first one."], replace(options.search, alignment=True), lambda done: None))
         metrics = Metrics()
-        # with workers, a search is not stopped: they would have to load the model again
+        # with workers, never stop a search, since they would have to load the model again
         batcher = DynamicBatcher(translate, options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
         languages = checkpoints[0].languages
         service = Service(batcher, options.search, translator.source, languages, options.server, metrics)
@@ -81,7 +81,7 @@ def _run(service: Service, listener: socket.socket, config: ServeConfig, metrics
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, where SIGINT stays ignored if it was, as in the background job of a script."""
+    """uvicorn's server, but SIGINT stays ignored if it was, as in a background job of a script."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -93,7 +93,7 @@ class _Server(uvicorn.Server):
 
 
 def _settings(app: ASGIApp) -> uvicorn.Config:
-    """uvicorn's own limits: slow clients are left to a proxy. Its messages are hidden: clients get them as answers."""
+    """Configure uvicorn. Slow clients are left to a proxy. Its messages are hidden: clients get them as answers."""
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     return uvicorn.Config(
         app,
@@ -112,7 +112,7 @@ def _settings(app: ASGIApp) -> uvicorn.Config:
 
 
 def bind(config: ServeConfig) -> socket.socket:
-    """A socket bound to the address, which does not listen yet. Raises UserError if the address cannot be used."""
+    """Bind a socket to the address, without listening yet. Raises UserError if the address cannot be used."""
     host = config.host.removeprefix("[").removesuffix("]")
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, config.port, type=socket.SOCK_STREAM)
@@ -125,8 +125,8 @@ def bind(config: ServeConfig) -> socket.socket:
         except OSError:
             listener.close()
             raise
-    except (OSError, UnicodeError) as error:  # the latter for names with an empty or too long part
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name has an empty or too long part
         reason = getattr(error, "strerror", None) or error
-        message = f"--host {config.host} --port {config.port}: {reason}: use another port or address"
+        message = f"--host {config.host} --port {config.port}: {reason}: use a different port or address"
         raise UserError(message) from error
     return listener

@@ -9,10 +9,10 @@ _SPACES_AND_CONTROLS = ("Zs", "Zl", "Zp", "Cc", "Cf")
 
 
 def source_words(line: str, tokens: Sequence[str], source: Tokenizer) -> list[str]:
-    """The words of a line that alignments count; `tokens` are its pieces, without `</s>`.
+    """Split a line into the words that alignments count; `tokens` are its pieces, without `</s>`.
 
-    Normalization can split words and join them, so the line is split where the normalization of its characters does. If
-    that gives another number of words, they are those between spaces, or at last those of the normalized line.
+    Normalization can split and join words, so the line is split where the normalization of its characters does. If this
+    gives the wrong number of words, it is split at spaces, and if this fails too, after normalization.
     """
     counted = "".join(source.surfaces(source.vocab.to_ids(tokens), line)).split()
     candidates = (_split(line, source), line.split())
@@ -20,7 +20,7 @@ def source_words(line: str, tokens: Sequence[str], source: Tokenizer) -> list[st
 
 
 def _split(line: str, source: Tokenizer) -> list[str]:
-    """Split a line where normalization does. A character that becomes several words is part of each of them."""
+    """Split a line where normalization does. A character that becomes several words belongs to each of them."""
     characters = [character for character in dict.fromkeys(line) if not _is_plain(character)]
     alone, with_previous, with_next, with_both = (
         _word_counts([form.format(character) for character in characters], source)
@@ -44,7 +44,7 @@ def _split(line: str, source: Tokenizer) -> list[str]:
 
 
 def _is_plain(character: str) -> bool:
-    """Whether normalization cannot turn a character into spaces, or delete it."""
+    """Whether normalization can neither turn a character into spaces nor delete it."""
     is_visible = unicodedata.category(character) not in _SPACES_AND_CONTROLS
     return is_visible and unicodedata.normalize("NFKC", character) == character
 

@@ -2,7 +2,7 @@
 
 Reading needs neither torch nor pickle: the zip directory gives the offset of each tensor, and the header gives its
 name, dtype and shape. Memory is allocated only after all sizes have been checked against the file size.
-docs/reference/checkpoint.md describes the file byte by byte; `nmtkit.storage.archive_writer` writes it.
+docs/reference/checkpoint.md describes every byte; `nmtkit.storage.archive_writer` writes the file.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from nmtkit.storage.files import parse_json, sha256_of_file
 from nmtkit.wording import describe_unknown_version
 
 FORMAT = "nmtkit checkpoint"
-VERSION, LORA_VERSION = 1, 2  # of files without and with low-rank additions, which older readers would leave out
+VERSION, LORA_VERSION = 1, 2  # without and with low-rank additions, which older readers would ignore
 DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("float32"),
     "uint8": np.dtype("uint8"),
-}  # by their names in the header
+}  # by name in the header
 COMMENT = b"sha256:"
 COMMENT_BYTES = len(COMMENT) + 64
 MAX_HEADER_BYTES = 1 << 24
@@ -42,7 +42,7 @@ _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip member: name length, extra f
 _NOT_A_CHECKPOINT = f"not an nmtkit checkpoint: {IMPORT}"
 _TRUNCATED = f"truncated, or not an nmtkit checkpoint: copy it again; {IMPORT}"
 _LFS_POINTER = b"version https://git-lfs"
-_MALFORMED = (  # raised by zipfile, struct, json and torch for malformed content
+_MALFORMED = (  # errors of zipfile, struct, json and torch for malformed content
     *(zipfile.BadZipFile, struct.error, EOFError),
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError),
 )
@@ -57,7 +57,7 @@ class _Member(NamedTuple):
 
 
 class Archive(NamedTuple):
-    """What a file holds, and its SHA-256."""
+    """The content of a file, and its SHA-256."""
 
     header: dict[str, Any]
     tensors: dict[str, NDArray[Any]]
@@ -86,16 +86,16 @@ def read_archive(path: Path) -> Archive:
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
-    """Read only the header, in time that does not depend on the model size. Call it inside `as_user_errors`.
+    """Read only the header, in constant time for any model size. Call it inside `as_user_errors`.
 
-    Only the CRC-32 of the header is verified, not the checksum of the file.
+    Verifies the CRC-32 of the header, but not the checksum of the file.
     """
     with _open_regular(path) as (file, size):
         return parse_header(_read_header(file, _members(file, size)))
 
 
 def parse_header(content: bytes) -> dict[str, Any]:
-    """Parse the header. Raises UserError for another format or version. Call it inside `as_user_errors`."""
+    """Parse the header. Raises UserError for an unknown format or version. Call it inside `as_user_errors`."""
     header: dict[str, Any] = parse_json(content.decode())
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise UserError(_NOT_A_CHECKPOINT)
@@ -106,9 +106,9 @@ def parse_header(content: bytes) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def as_user_errors(path: Path, kind: str = "an nmtkit checkpoint") -> Iterator[None]:
-    """Convert every error that a missing, unreadable or malformed file can cause into a UserError that names `path`.
+    """Convert every error from a missing, unreadable or malformed file into a UserError that names `path`.
 
-    `kind` is what the file should be.
+    `kind` says what the file should be.
     """
     try:
         yield
@@ -117,14 +117,14 @@ def as_user_errors(path: Path, kind: str = "an nmtkit checkpoint") -> Iterator[N
         raise UserError(f"cannot read {where}: {error.strerror or error}") from error
     except (UserError, *_MALFORMED) as error:
         if pointer := _lfs_pointer(path):
-            raise UserError(f"{pointer}: a pointer of Git LFS, not the file: fetch that with git lfs pull") from error
+            raise UserError(f"{pointer}: a Git LFS pointer, not the file: fetch it with git lfs pull") from error
         if isinstance(error, UserError):
             raise UserError(f"{path}: {error}") from error
         raise UserError(f"{path}: damaged, or not {kind} ({type(error).__name__})") from error
 
 
 def _lfs_pointer(path: Path) -> Path | None:
-    """A file, or one in a folder, that a clone without Git LFS has in place of a large one."""
+    """Find a Git LFS pointer: the file itself, or one in a folder, as in a clone without Git LFS."""
     with contextlib.suppress(OSError):
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
             if file.is_file():
@@ -136,9 +136,9 @@ def _lfs_pointer(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def _open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file, and return it with its size; without waiting for the writer of a pipe.
+    """Open a regular file, without waiting for the writer of a pipe, and yield it with its size.
 
-    It is opened only once, so replacing the file under the same name meanwhile has no effect.
+    It is opened only once, so replacing it by a file with the same name has no effect.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
@@ -154,19 +154,19 @@ def _verified_checksum(file: BinaryIO, size: int) -> str:
         raise UserError(_TRUNCATED)
     checksum = comment.removeprefix(COMMENT).decode("ascii", "replace")
     if checksum != sha256_of_file(file, size - COMMENT_BYTES):
-        raise UserError("damaged, its checksum does not match: copy it again or use another checkpoint")
+        raise UserError("damaged, its checksum does not match: copy it again or use a different checkpoint")
     return checksum
 
 
 def _check_unchanged(path: Path, content: mmap.mmap, checksum: str) -> None:
-    """Raise RunError if a file was overwritten since it was mapped: the map shows what is there now."""
-    is_shorter = content.size() < len(content)  # reading it would end the process
+    """Raise RunError if a file was overwritten after it was mapped, because the map shows its current content."""
+    is_shorter = content.size() < len(content)  # reading the map would crash the process
     if is_shorter or sha256_of_file(cast(BinaryIO, content), len(content) - COMMENT_BYTES) != checksum:
-        raise RunError(f"{path} was overwritten after it was loaded: start again, and replace such a file by renaming")
+        raise RunError(f"{path} was overwritten after it was loaded: run again, and replace such files by renaming")
 
 
 def _members(file: BinaryIO, size: int) -> dict[str, _Member]:
-    """The members of the zip archive by name. Each must be uncompressed and lie inside the file."""
+    """Return the members of the zip archive by name. Each must be uncompressed and inside the file."""
     if not zipfile.is_zipfile(file):
         raise UserError(_TRUNCATED)
     with zipfile.ZipFile(file) as archive:
@@ -206,7 +206,7 @@ def _tensor(name: str, dtype_name: str, shape: list[int], member: _Member, conte
     if dtype is None:
         raise UserError(f"{name} is {dtype_name}: nmtkit reads {' and '.join(DTYPES)} only")
     if any(type(length) is not int or length < 0 for length in shape):
-        raise UserError(f"{name} has an impossible shape")
+        raise UserError(f"{name} has an invalid shape")
     if math.prod(shape) * dtype.itemsize != member.size:
         raise UserError(f"{name} has {member.size} bytes, which does not match its shape")
     tensor: NDArray[Any] = np.frombuffer(content, dtype, math.prod(shape), member.start).reshape(shape)

@@ -1,4 +1,4 @@
-"""Writes the checkpoint file that `nmtkit.storage.archive` reads: as `torch.save` does, with a checksum at the end."""
+"""Writes the checkpoint file that `nmtkit.storage.archive` reads: like `torch.save`, with a checksum at the end."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def write_archive(file: BinaryIO, header: dict[str, Any], tensors: dict[str, Ten
     try:
         torch.save({"header": bytes_to_tensor(content), **tensors}, file)
         _append_checksum(file)
-    except RuntimeError as error:  # torch reports a wrong file position instead of the disk error
+    except RuntimeError as error:  # torch hides the disk error
         raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from error
 
 
@@ -61,7 +61,7 @@ def _with_own_storage(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]
 def _append_checksum(file: BinaryIO) -> None:
     """Write the SHA-256 of the archive into the zip comment, which is at the very end of the file."""
     file.seek(-2, os.SEEK_END)
-    file.write(COMMENT_BYTES.to_bytes(2, "little"))  # the comment length is the last field of the zip directory
+    file.write(COMMENT_BYTES.to_bytes(2, "little"))  # the comment's length is the last field of the zip directory
     file.flush()
     path = Path(file.name)
     file.write(COMMENT + sha256(path, path.stat().st_size).encode())

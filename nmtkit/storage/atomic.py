@@ -1,6 +1,6 @@
-"""Atomic writes: results are written under an unpredictable name beside their destination, then renamed.
+"""Atomic writes: results are written under an unpredictable name next to their destination, then renamed.
 
-A killed process leaves at most hidden files and folders beside its destination, which the next one removes or resumes.
+A killed process leaves only hidden files and folders next to its destination, which the next one removes or resumes.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from typing import BinaryIO, cast
 from nmtkit.console.log import logger
 from nmtkit.errors import NmtkitError, RunError, UserError
 
-_HIDDEN = re.compile(r"\.(.+)\.[0-9a-f]+\.(partial|replaced)", re.DOTALL)  # as `_hidden_path` names them
+_HIDDEN = re.compile(r"\.(.+)\.[0-9a-f]+\.(partial|replaced)", re.DOTALL)  # names from `_hidden_path`
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_FOLDERS_NOT_SYNCED = (errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOTSUP)  # by some network file systems
+_FOLDERS_NOT_SYNCED = (errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOTSUP)  # errors of some network file systems
 
 
 @contextlib.contextmanager
@@ -46,11 +46,11 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
-    """Yield a file that is renamed to `destination` at the end; on an error it is kept as `destination`.partial.
+    """Yield a file that is renamed to `destination` at the end; after an error it is kept as `destination`.partial.
 
-    With `resume`, an existing .partial file is opened at its beginning with its content; otherwise it is truncated. An
-    empty .partial file is removed. Special files are written directly. Raises UserError if the destination cannot be
-    created or resumed, or is being written by another process, and RunError if writing fails.
+    With `resume`, an existing .partial file keeps its content and is opened at its beginning; otherwise it is
+    truncated. An empty .partial file is removed. Special files are written directly. Raises UserError if the
+    destination cannot be created or resumed, or is being written by another process, and RunError if writing fails.
     """
     destination = resolve_file(destination)
     partial = partial_path(destination)
@@ -75,7 +75,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
 
 
 def partial_path(resolved: Path) -> Path | None:
-    """The file that `resumable_file` writes until the `resolved` one is complete; None if that is written directly."""
+    """Return the file that `resumable_file` writes until `resolved` is complete; None if it is written directly."""
     return None if _is_special(resolved) else resolved.with_name(f"{resolved.name}.partial")
 
 
@@ -85,11 +85,11 @@ def staged_folder(
 ) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `destination` at the end, or removed on an error.
 
-    An existing `destination` is replaced if it is empty or `may_replace` accepts it. The folder of a killed process, or
-    of one that failed, is yielded again if `is_resumable` accepts it, and kept if that raises RunError.
+    An existing `destination` is replaced if it is empty or if `may_replace` accepts it. The folder of a killed or
+    failed process is yielded again if `is_resumable` accepts it, and kept if that raises RunError.
 
-    Raises UserError if the destination exists and may not be replaced, cannot be created, or is being written by
-    another process. Raises RunError if writing fails.
+    Raises UserError if the destination exists and must not be replaced, if it cannot be created, or if it is being
+    written by another process. Raises RunError if writing fails.
     """
     destination = resolve(destination)
     _check_replaceable(destination, may_replace)
@@ -103,22 +103,22 @@ def staged_folder(
             fsync_entries(staging)
             _put_in_place(staging, destination)
         except BaseException:
-            with contextlib.suppress(OSError, RunError):  # kept if it cannot be read now
+            with contextlib.suppress(OSError, RunError):  # keep the folder if it cannot be read now
                 if staging.exists() and not is_resumable(staging):
                     shutil.rmtree(staging)
             raise
 
 
 def link_file(source: Path, destination: Path) -> None:
-    """Make `destination` a hard link to `source` in the same folder, atomically replacing an existing file.
+    """Make `destination` a hard link to `source` in the same folder, and atomically replace an existing file.
 
-    Copies the file if the file system has no hard links, and raises the errors of `staged_file`.
+    Copies the file if the file system has no hard links. Raises the errors of `staged_file`.
     """
     staging = _hidden_path(destination)
     with _as_run_errors(destination):
         try:
             os.link(source, staging)
-        except OSError:  # a file system without hard links
+        except OSError:  # the file system has no hard links
             with staged_file(destination) as file, source.open("rb") as content:
                 shutil.copyfileobj(content, file)
             return
@@ -137,11 +137,11 @@ def remove_partial_files(folder: Path, is_own: Callable[[str], bool]) -> None:
 
 
 def check_writable(destination: Path) -> None:
-    """Raise UserError if `staged_file` could not write `destination`. Special files are not tried."""
+    """Raise UserError if `staged_file` could not write `destination`. Does not try special files."""
     resolved = resolve_file(destination)
     if resolved.is_dir():
         raise UserError(f"cannot write {destination}: Is a directory")
-    if not _is_special(resolved):  # opening a pipe would already have an effect
+    if not _is_special(resolved):  # opening a pipe would have an effect
         staging = _hidden_path(resolved)
         try:
             _open_new(staging, resolved).close()
@@ -151,20 +151,19 @@ def check_writable(destination: Path) -> None:
 
 
 def resolve(path: Path) -> Path:
-    """Resolve symlinks. `Path.resolve` raises an error that is not an OSError for a loop."""
+    """Resolve symlinks, with an OSError for a loop, for which `Path.resolve` raises a different error."""
     return Path(os.path.realpath(path))
 
 
 def resolve_file(path: Path) -> Path:
-    """Resolve the symlinks of a file to write. Special files stay as they are: /dev/stdout may be an unnamed pipe."""
+    """Resolve the symlinks of a file to write, except special files: /dev/stdout may be an unnamed pipe."""
     return path if _is_special(path) else resolve(path)
 
 
 def lock(descriptor: int, name: str) -> bool:
-    """Lock an open file or folder. Raises BlockingIOError if another process has locked it.
+    """Lock an open file or folder, which messages call `name`. Raises BlockingIOError if another process has locked it.
 
-    Warns, calls it `name` and returns False if the file system has no locks, such as Lustre without the mount option
-    `flock`.
+    Warns and returns False if the file system has no locks, such as Lustre without the mount option `flock`.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,7 +176,7 @@ def lock(descriptor: int, name: str) -> bool:
 
 
 def fsync_entries(folder: Path) -> None:
-    """Flush the names of the files in a folder to disk, if its file system can, and if this user may read it."""
+    """Flush the names of files in a folder to disk, if the file system and access rights allow it."""
     try:
         fsync(folder)
     except OSError as error:
@@ -203,26 +202,26 @@ def _as_run_errors(destination: Path) -> Iterator[None]:
 
 
 def _hidden_path(destination: Path, kind: str = "partial") -> Path:
-    """A new name beside a destination that nobody can predict."""
+    """Return a new, unpredictable path next to a destination."""
     return destination.with_name(f".{destination.name}.{secrets.token_hex(8)}.{kind}")
 
 
 def _hidden_folders(destination: Path, kind: str) -> list[Path]:
-    """The folders beside a destination that have names by `_hidden_path`."""
+    """List the folders next to a destination with names from `_hidden_path`."""
     beside = [path for path in destination.parent.glob(f".*.{kind}") if path.is_dir() and not path.is_symlink()]
     matches = ((_HIDDEN.fullmatch(path.name), path) for path in sorted(beside))
     return [path for match, path in matches if match and match[1] == destination.name]
 
 
 def _is_special(path: Path) -> bool:
-    """Whether a destination is a special file, which is written directly."""
+    """Whether a destination is a special file, such as a pipe, which is written directly."""
     return path.exists() and not path.is_file()
 
 
 def _open_new(path: Path, destination: Path) -> BinaryIO:
     """Create the file `path`, or open it if it is the `destination` itself.
 
-    A file that will replace another is for this user only until it is complete: the other may be private.
+    If it will replace a file, which may be private, only this user has access until it is complete.
     """
     try:
         return path.open("wb") if path is destination else _open(path, "x+b", destination)
@@ -231,7 +230,7 @@ def _open_new(path: Path, destination: Path) -> BinaryIO:
 
 
 def _open_locked(partial: Path, destination: Path) -> BinaryIO:
-    """Open a .partial file to read and write, create it if necessary, and lock it against other processes."""
+    """Open a .partial file to read and write, create it if necessary, and lock it."""
     try:
         file = _open(partial, "r+b", destination, os.O_CREAT | os.O_NOFOLLOW)
     except OSError as error:
@@ -241,7 +240,7 @@ def _open_locked(partial: Path, destination: Path) -> BinaryIO:
         is_same = partial.exists() and os.path.samestat(os.fstat(file.fileno()), partial.stat())
     except BlockingIOError:
         is_same = False
-    if not is_same:  # also if its writer has just renamed it
+    if not is_same:  # also after its writer has just renamed it
         file.close()
         raise _busy(destination)
     return file
@@ -253,7 +252,7 @@ def _open(path: Path, mode: str, destination: Path, more: int = 0) -> BinaryIO:
 
 
 def _publish(file: BinaryIO, staging: Path, destination: Path) -> None:
-    """Flush a complete file to disk, and rename it to its destination with the access rights of the file there."""
+    """Flush a complete file to disk, and rename it to its destination with the access rights of the replaced file."""
     _copy_access(destination, file.fileno())
     os.fsync(file.fileno())
     try:
@@ -261,7 +260,7 @@ def _publish(file: BinaryIO, staging: Path, destination: Path) -> None:
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
-        with staging.open("rb") as content, destination.open("wb") as mounted:  # a mount point, as of `docker -v`
+        with staging.open("rb") as content, destination.open("wb") as mounted:  # a mount point, as with `docker -v`
             shutil.copyfileobj(content, mounted)
             mounted.flush()
             os.fsync(mounted.fileno())
@@ -270,13 +269,13 @@ def _publish(file: BinaryIO, staging: Path, destination: Path) -> None:
 
 
 def _copy_access(replaced: Path, descriptor: int) -> None:
-    """Give an open file or folder the permissions of the one that it replaces, and its group and owner if possible.
+    """Copy the permissions of the replaced file or folder to an open one, and its group and owner if possible.
 
-    In a container, root replaces files of the user who started it. Without the group, no group gets access.
+    In a container, root may replace files of the user who started it. If the group cannot be set, no group gets access.
     """
     try:
         status = replaced.stat()
-    except OSError:  # there is none
+    except OSError:  # nothing is replaced
         return
     mode = stat.S_IMODE(status.st_mode) & 0o777 | stat.S_IRUSR | stat.S_IWUSR
     try:
@@ -293,7 +292,7 @@ def _copy_access(replaced: Path, descriptor: int) -> None:
 def _claimed_folder(destination: Path, is_resumable: Callable[[Path], bool]) -> Iterator[Path]:
     """Create the staging folder of a destination, or take a resumable one, and lock it against other processes.
 
-    Removes what killed processes left, and restores a destination that one of them was replacing.
+    Removes remains of killed processes, and restores a destination that one of them was replacing.
     """
     new = staging = _hidden_path(destination)
     with contextlib.ExitStack() as stack:
@@ -305,7 +304,7 @@ def _claimed_folder(destination: Path, is_resumable: Callable[[Path], bool]) -> 
                     continue
                 if staging == new and is_resumable(leftover):
                     staging = leftover
-                elif has_locks:  # else its process may be at work
+                elif has_locks:  # otherwise its process may still run
                     shutil.rmtree(leftover)
             for replaced in _hidden_folders(destination, "replaced"):
                 if destination.exists():
@@ -326,7 +325,7 @@ def _claimed_folder(destination: Path, is_resumable: Callable[[Path], bool]) -> 
 
 
 def _lock_folder(folder: Path, destination: Path, stack: contextlib.ExitStack) -> bool:
-    """Lock a folder until the `stack` ends. False if it has vanished, or its file system has no locks."""
+    """Lock a folder until the `stack` ends. False if it has vanished, or if the file system has no locks."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -336,21 +335,21 @@ def _lock_folder(folder: Path, destination: Path, stack: contextlib.ExitStack) -
 
 
 def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> None:
-    """Raise UserError if a folder exists that may not be replaced."""
+    """Raise UserError if a folder exists and must not be replaced."""
     if not folder.name or os.path.ismount(folder):
         raise UserError(f"{folder} is a mount point, which cannot be replaced: choose a folder inside it")
     if not folder.exists():
         return
     if folder.is_dir() and folder.samefile(os.curdir):
-        raise UserError(f"{folder} is the current folder, which cannot be replaced: run the command from another one")
+        raise UserError(f"{folder} is the current folder, which cannot be replaced: run the command in a different one")
     if not folder.is_dir() or (any(folder.iterdir()) and not may_replace(folder)):
         raise UserError(
-            f"{folder} exists, and this command did not write all of it: choose another destination, or remove it"
+            f"{folder} exists, and this command did not write all of it: choose a different destination, or remove it"
         )
 
 
 def _put_in_place(staging: Path, destination: Path) -> None:
-    """Rename a complete folder to its destination, and remove the folder that was there."""
+    """Rename a complete folder to its destination, and remove the replaced folder."""
     replaced = _hidden_path(destination, "replaced")
     descriptor = os.open(staging, os.O_RDONLY)
     try:
@@ -370,7 +369,7 @@ def _put_in_place(staging: Path, destination: Path) -> None:
 
 
 def _set_aside(folder: Path, replaced: Path) -> None:
-    """Rename a folder that will be replaced; remove it where overlayfs cannot rename one of a container's image."""
+    """Rename a folder that will be replaced; remove it if overlayfs cannot rename it, as in a container's image."""
     try:
         folder.rename(replaced)
     except OSError as error:

@@ -14,7 +14,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def map_file(file: BinaryIO) -> mmap.mmap:
-    """Map a file that is not empty. Privately: with `direct_io`, as of sshfs and s3fs, Linux has no shared maps."""
+    """Map a non-empty file privately: Linux has no shared maps with `direct_io`, which sshfs and s3fs use."""
     return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
 
 
@@ -41,14 +41,14 @@ def sha256_of_file(file: BinaryIO, size: int) -> str:
 
 
 def sha256_of_fields(fields: Mapping[str, Any]) -> str:
-    """Hash a JSON object, apart from its field `sha256`: as compact JSON with sorted keys."""
+    """Hash a JSON object without its field `sha256`, as compact JSON with sorted keys."""
     hashed = {name: value for name, value in fields.items() if name != "sha256"}
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON. Raises ValueError also for too deep nesting."""
+    """Parse JSON. Raises ValueError if it is malformed or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -1,6 +1,6 @@
-"""Outputs: stdout, and checks of paths. None is an input or stdin, a file of a training run, or in a dataset folder.
+"""Writes stdout, and checks output paths: not an input, not a file of a training run, not in a dataset folder.
 
-Commands call the checks before long work, so that a mistake is reported at once.
+Commands call the checks before long work, so that mistakes are reported at once.
 """
 
 import os
@@ -17,43 +17,43 @@ from nmtkit.storage.run_files import refuse_run_file
 
 DATASET = "dataset.json"  #: the description that makes a folder a dataset
 DATASET_FORMAT = "nmtkit dataset"
-_FORMAT_WITHIN = 256  # bytes of the description, in which its format is named
+_FORMAT_WITHIN = 256  # first bytes of the description, which name its format
 _STDIN, _STDOUT = 0, 1  # descriptors
 
 
 def check_output_file(output: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError for a file that cannot be written, or must not be. Special files such as pipes are accepted."""
+    """Raise UserError if a file cannot or must not be written. Special files such as pipes are accepted."""
     if output.is_file() or output.is_dir() or not output.exists():
         check_output_folder(output, inputs)
     check_writable(output)
 
 
 def check_output_folder(output: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError for an output that is or contains an input, or belongs to a training run or a dataset."""
+    """Raise UserError if an output is or contains an input, or belongs to a training run or a dataset."""
     real = resolve(output)
     for path in inputs:
         if path is not None and resolve(path).is_relative_to(real):
-            raise UserError(f"{path} is an input and would be overwritten: choose another output")
+            raise UserError(f"{path} is an input and would be overwritten: choose a different output")
     if _is_same_file(output, _STDIN):
-        raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
-    if _is_same_file(output, _STDOUT):  # replacing it loses what it has, and what others write there
-        raise UserError(f"{output} is the file that stdout is redirected to: choose another output, or omit the option")
+        raise UserError(f"{output} is the input from stdin and would be overwritten: choose a different output")
+    if _is_same_file(output, _STDOUT):  # replacing it would lose its content and later output
+        raise UserError(f"{output} is the file that stdout is redirected to: choose a different output, or omit it")
     refuse_run_file(output)
     refuse_dataset(real.parent, f"{output}: its folder")
 
 
 def check_stdout(inputs: Iterable[Path | None], reads_stdin: bool) -> None:
-    """Raise UserError if stdout is a file that is an input: a command that reads its own output might never end."""
+    """Raise UserError if stdout is also an input file: a command that reads its own output might never end."""
     if reads_stdin and _is_same_file(_STDIN, _STDOUT):
-        raise UserError("stdin is also stdout: redirect stdout to another file")
+        raise UserError("stdin is also stdout: redirect stdout to a different file")
     for path in inputs:
         if path is not None and _is_same_file(path, _STDOUT):
-            raise UserError(f"{path} is also stdout: redirect stdout to another file")
+            raise UserError(f"{path} is also stdout: redirect stdout to a different file")
 
 
 @contextmanager
 def writing_stdout() -> Iterator[BinaryIO]:
-    """Yield stdout. Raises RunError if it cannot be written, and BrokenPipeError if its reader has gone."""
+    """Yield stdout. Raises RunError if it cannot be written, and BrokenPipeError if it has lost its reader."""
     try:
         yield sys.stdout.buffer
     except BrokenPipeError:
@@ -63,7 +63,7 @@ def writing_stdout() -> Iterator[BinaryIO]:
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether a folder has a dataset.json of nmtkit, even if it is damaged or of another version."""
+    """Whether a folder contains nmtkit's dataset.json, even if it is damaged or a different version."""
     path = folder / DATASET
     if not path.is_file():
         return False
@@ -72,15 +72,15 @@ def is_dataset(folder: Path) -> bool:
 
 
 def refuse_dataset(folder: Path, name: str) -> None:
-    """Raise UserError for a folder of outputs that is a dataset, or new and in one; the message calls it `name`."""
+    """Raise UserError if an output folder is a dataset, or is new and in one. The message calls it `name`."""
     if is_dataset(folder):
-        raise UserError(f"{name} is a dataset, which contains nothing else: choose another folder")
+        raise UserError(f"{name} is a dataset, which contains nothing else: choose a different folder")
     if not folder.exists() and is_dataset(resolve(folder).parent):
-        raise UserError(f"{name} is in a dataset, which contains nothing else: choose another folder")
+        raise UserError(f"{name} is in a dataset, which contains nothing else: choose a different folder")
 
 
 def _is_same_file(first: Path | int, second: Path | int) -> bool:
-    """Whether two paths or descriptors are of the same regular file."""
+    """Whether two paths or descriptors refer to the same regular file."""
     try:
         one, other = (os.fstat(file) if isinstance(file, int) else file.stat() for file in (first, second))
         return stat.S_ISREG(one.st_mode) and os.path.samestat(one, other)

@@ -1,4 +1,4 @@
-"""The files of a training run in its save folder: their names, and the refusal to replace them."""
+"""The names of a training run's files in its save folder, and a check that outputs do not replace them."""
 
 import os
 import re
@@ -15,32 +15,32 @@ _OTHERS = (LAST, BEST, OPTIONS, METRICS)
 
 
 def list_checkpoints(save_dir: Path) -> list[tuple[int, Path]]:
-    """The numbered checkpoints of a folder as (update, path), oldest first."""
+    """List the numbered checkpoints in a folder as (update, path), oldest first."""
     matches = ((_NUMBERED.fullmatch(path.name), path) for path in save_dir.glob("checkpoint_*.pt"))
     return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def checkpoint_path(save_dir: Path, update: int) -> Path:
-    """The path of the checkpoint after `update` updates."""
+    """Return the path of the checkpoint after `update` updates."""
     return save_dir / f"checkpoint_{update}.pt"
 
 
 def is_run_file(name: str) -> bool:
-    """Whether nmt-train writes files of this name."""
+    """Whether nmt-train writes files with this name."""
     name = name.removesuffix(UNUSABLE)
     return name in _OTHERS or _NUMBERED.fullmatch(name) is not None
 
 
 def refuse_run_file(path: Path) -> None:
-    """Raise UserError for an output path that is, or would be taken for, a file of a training run."""
+    """Raise UserError if an output path is a file of a training run, or would be mistaken for one."""
     real = Path(os.path.realpath(path))
     if not is_run_file(real.name) or not _is_save_folder(real.parent):
         return
-    problem = "belongs to a training" if real.exists() else "would be taken for a file of the training in that folder"
-    raise UserError(f"{path} {problem}: choose another output")
+    problem = "belongs to a training run" if real.exists() else "would be mistaken for a file of the run in that folder"
+    raise UserError(f"{path} {problem}: choose a different output")
 
 
 def _is_save_folder(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint, or both of the other files, whose names are not unusual by themselves."""
+    """Whether a folder contains a checkpoint, or both other files of a run, whose names are common on their own."""
     has_checkpoint = bool(list_checkpoints(folder)) or any((folder / name).exists() for name in (LAST, BEST))
     return has_checkpoint or all((folder / name).exists() for name in (OPTIONS, METRICS))

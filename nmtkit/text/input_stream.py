@@ -1,4 +1,4 @@
-"""Cuts a stream into shards and chunks. A chunk is sorted by length, translated and written before the next one."""
+"""Cuts a stream into shards and chunks. Each chunk is sorted by length, translated and written before the next."""
 
 import re
 import sys
@@ -16,30 +16,30 @@ from nmtkit.errors import UserError
 T = TypeVar("T")
 
 _BUFFERS_OF_A_LARGE_SHARD = 8
-ALL_LINES = slice(0, None)  #: in place of the lines of a shard
-STANDARD_STREAM = Path("-")  #: in place of a file: stdin or stdout
+ALL_LINES = slice(0, None)  #: selects all lines instead of a shard
+STANDARD_STREAM = Path("-")  #: stdin or stdout instead of a file
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` successive parts of a text."""
+    """One of `count` consecutive parts of a text."""
 
     number: int  #: from 1
     count: int
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """Parse 2/8, the second of eight. Raises UserError for anything else."""
+        """Parse a text such as 2/8, the second of eight parts. Raises UserError if it is malformed."""
         match = re.fullmatch("([0-9]+)/([0-9]+)", text)
         if not match or not 1 <= int(match[1]) <= int(match[2]):
-            raise UserError(f"--shard {text}: I/N is expected, the I-th of N parts, such as 1/8")
+            raise UserError(f"--shard {text}: expected I/N, the I-th of N parts, such as 1/8")
         return cls(int(match[1]), int(match[2]))
 
     def of(self, lines: int, buffer: int) -> slice:
-        """Its lines in a text of `lines` lines.
+        """Select the shard's lines in a text of `lines` lines.
 
         Large shards consist of whole buffers, so that each line is in the same batch as without shards. The sizes of
-        small ones differ by at most one line.
+        small shards differ by at most one line.
         """
         unit = buffer if lines >= _BUFFERS_OF_A_LARGE_SHARD * buffer * self.count else 1
         units = -(-lines // unit)
@@ -48,18 +48,18 @@ class Shard:
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Successive lists of `size` items, the last of the rest. Reads the items of a list when it is requested."""
+    """Yield consecutive lists of `size` items; the last contains the rest. Reads items only when a list is needed."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def chunks_as_they_come(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of the items that have arrived, at least one, from a source that may pause, such as a pipe.
+    """Yield lists of all items that have arrived, at least one, from a source that may pause, such as a pipe.
 
     A thread prefetches up to `size` items while a chunk is processed. It ends with the source or with the process.
     """
-    waiting: Queue[list[T]] = Queue(size)  # an item each, and an empty list at the end
+    waiting: Queue[list[T]] = Queue(size)  # lists of one item, then an empty list at the end
     failure: list[Exception] = []
 
     def read() -> None:
@@ -84,7 +84,7 @@ def chunks_as_they_come(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def reads_terminal(what_enter_does: str) -> bool:
-    """Whether stdin is a terminal; if so, logs that the command waits for input."""
+    """Whether stdin is a terminal; if so, log that the command waits for input."""
     if not sys.stdin.isatty():
         return False
     logger.info("reading from the terminal: press Enter to %s, Ctrl-D to finish", what_enter_does)

@@ -1,4 +1,4 @@
-"""The tokenizer of fairseq's models and of Hugging Face's FSMT: Moses, BPE merges and a dictionary.
+"""The tokenizer of fairseq models and Hugging Face's FSMT: Moses, BPE merges and a dictionary.
 
 sacremoses tokenizes text into words and detokenizes them. BPE splits words into pieces (Sennrich et al. 2016), which
 are looked up in the vocabulary as strings.
@@ -20,26 +20,26 @@ from nmtkit.text.vocabulary import SPECIALS, Vocabulary, symbol_pattern
 from nmtkit.wording import describe_unknown_version, quoted
 
 MOSES_BPE = "moses-bpe"
-INNER_MARK, FINAL_MARK = "@@", "</w>"  # of subword-nmt's output, and of its codes and FSMT's vocabulary
+INNER_MARK, FINAL_MARK = "@@", "</w>"  # in subword-nmt's output; in its codes and FSMT's vocabulary
 _VERSION = 1
 _CACHED_WORDS, _MAX_CACHED_CHARACTERS = 1 << 16, 64
 
-_CHARACTER = re.compile(r"@-@|&(?:[a-z]+|#[0-9]+);|.", re.DOTALL)  # as Moses escapes some
+_CHARACTER = re.compile(r"@-@|&(?:[a-z]+|#[0-9]+);|.", re.DOTALL)  # Moses escapes some characters
 
-Ranks = dict[tuple[str, str], int]  # of pairs of symbols: the lowest is merged first
+Ranks = dict[tuple[str, str], int]  # pair of symbols -> rank; the lowest is merged first
 
 
 class Codes(NamedTuple):
-    """BPE merges in the order of their application, each as `left right`."""
+    """BPE merges in order of application, each as `left right`."""
 
     merges: tuple[str, ...]
-    separate_end: bool  #: whether the end of a word begins as a symbol of its own: subword-nmt's version 0.1
+    separate_end: bool  #: whether the end of a word is initially a separate symbol, as in subword-nmt 0.1
 
 
 def read_codes(content: bytes) -> Codes:
-    """Read the codes of subword-nmt (either version, by the first line) or of fastBPE (with counts).
+    """Read BPE codes of subword-nmt (either version, given in the first line) or of fastBPE (with counts).
 
-    Raises UserError for malformed content.
+    Raises UserError if the content is malformed.
     """
     try:
         lines = content.decode().rstrip("\n").split("\n")
@@ -47,7 +47,7 @@ def read_codes(content: bytes) -> Codes:
         raise UserError("not a file of BPE codes: not UTF-8") from error
     header = lines.pop(0).split() if lines[0].startswith("#version:") else []
     if header not in ([], ["#version:", "0.1"], ["#version:", "0.2"]):
-        raise UserError("a version of BPE codes that nmtkit does not know: use 0.1 or 0.2 of subword-nmt")
+        raise UserError("unknown version of BPE codes: use version 0.1 or 0.2 of subword-nmt")
     fields = [line.strip("\r ").split(" ") for line in lines]
     has_counts = all(len(merge) == 3 and merge[2].isdecimal() for merge in fields)
     merges = tuple(" ".join(merge[:2] if has_counts else merge) for merge in fields)
@@ -58,25 +58,25 @@ def read_codes(content: bytes) -> Codes:
 def _check_merges(merges: Sequence[object]) -> None:
     for number, merge in enumerate(merges, 1):
         if not isinstance(merge, str) or len(merge.split(" ")) != 2 or not all(merge.split(" ")):
-            raise UserError(f"BPE merge {number} is {quoted(merge)}: not two pieces with a space between them")
+            raise UserError(f"BPE merge {number} is {quoted(merge)}, not two pieces separated by a space")
 
 
 @dataclass(frozen=True)
 class MosesBpe:
-    """The settings of a `MosesBpeTokenizer`: all that it needs beside the vocabulary.
+    """The settings of a `MosesBpeTokenizer`: all that it needs in addition to the vocabulary.
 
-    FSMT normalizes text: punctuation and control characters. fairseq does not.
+    FSMT normalizes punctuation and control characters, fairseq does not.
     """
 
-    language: str  #: by the code that Moses uses; one without rules there is treated like English
+    language: str  #: code of the language in Moses, which treats unknown ones like English
     merges: tuple[str, ...]
     separate_end: bool = False
-    mark: str = INNER_MARK  #: INNER_MARK ends all pieces of a word but the last, FINAL_MARK only the last
+    mark: str = INNER_MARK  #: INNER_MARK ends all pieces of a word except the last, FINAL_MARK only the last
     lowercase: bool = False
     normalize: bool = False
-    dash_splits: bool = True  #: Moses's "aggressive" splits: `a-b` becomes `a @-@ b`
-    escape: bool = True  #: whether the vocabulary has `&apos;` for an apostrophe, and so on
-    symbols: tuple[str, ...] = ()  #: pieces that text is never split within
+    dash_splits: bool = True  #: whether Moses splits at dashes ("aggressive"): `a-b` becomes `a @-@ b`
+    escape: bool = True  #: whether the vocabulary spells an apostrophe as `&apos;`, and so on
+    symbols: tuple[str, ...] = ()  #: pieces that are never split
 
     def to_bytes(self) -> bytes:
         """Serialize as JSON."""
@@ -84,7 +84,7 @@ class MosesBpe:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "MosesBpe":
-        """Restore settings from `to_bytes`. Raises UserError for other content."""
+        """Restore settings from `to_bytes`. Raises UserError if the content is malformed."""
         try:
             fields = parse_json(content.decode())
         except ValueError as error:
@@ -102,7 +102,7 @@ class MosesBpe:
 class MosesBpeTokenizer:
     """Tokenizes raw text by Moses's rules and BPE, and looks up the pieces in the vocabulary.
 
-    `model` is the content of `MosesBpe.to_bytes`. Raises UserError if it is malformed, or without sacremoses.
+    `model` is the result of `MosesBpe.to_bytes`. Raises UserError if it is malformed, or if sacremoses is missing.
     """
 
     kind = MOSES_BPE
@@ -134,12 +134,12 @@ class MosesBpeTokenizer:
         return [self.vocab.to_ids(self._line_pieces(line)) for line in lines]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Join the pieces to words and detokenize these; special ids, UNK among them, have no text."""
+        """Join pieces into words and detokenize them; special ids, including UNK, have no text."""
         pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
         words = "".join(self._text(piece) + " " * (not self._continues(piece)) for piece in pieces).split()
         try:
             text: str = self._detokenizer.detokenize(words)
-        except TypeError:  # a bug of sacremoses 0.2.0 in Czech words with an apostrophe and a dash
+        except TypeError:  # a bug in sacremoses 0.2.0, for Czech words with an apostrophe and a dash
             text = self._plain_detokenizer.detokenize(words)
         return text
 
@@ -148,11 +148,11 @@ class MosesBpeTokenizer:
         inside = [False, *map(self._continues, pieces)]
         spelled = self._unescaped(list(map(self._text, pieces)))
         surfaces = [" " * (not joined) + piece for piece, joined in zip(spelled, inside, strict=False)]
-        # Moses splits words at punctuation: the spaces are those of the text, or of one that has the same characters
+        # Moses splits words at punctuation, so take spaces from the text, or from decoded text with equal characters
         return (text and (respaced(surfaces, text) or respaced(surfaces, self._normalized(text)))) or surfaces
 
     def _unescaped(self, pieces: list[str]) -> list[str]:
-        """The pieces as they are in the text, without Moses's escapes, which may be divided into several."""
+        """Replace Moses's escapes, which may span several pieces, by the characters of the text."""
         ends, unescaped = list(accumulate(map(len, pieces))), [""] * len(pieces)
         for found in _CHARACTER.finditer("".join(pieces)):
             character = "-" if found[0] == "@-@" else self._detokenizer.unescape_xml(found[0])
@@ -181,7 +181,7 @@ class MosesBpeTokenizer:
         return (self._segment if len(word) > _MAX_CACHED_CHARACTERS else self._cached_segment)(word)
 
     def _segment(self, word: str) -> Sequence[str]:
-        """Segment a word into pieces as the vocabulary spells them."""
+        """Segment a word into pieces, spelled as in the vocabulary."""
         end = [word[-1], FINAL_MARK] if self._settings.separate_end else [word[-1] + FINAL_MARK]
         pieces = merge_symbols([*word[:-1], *end], self._ranks)
         if self._settings.mark == FINAL_MARK:
@@ -200,7 +200,7 @@ class MosesBpeTokenizer:
 
 
 def respaced(surfaces: Sequence[str], text: str) -> list[str] | None:
-    """The texts that pieces add, with the spaces of `text`. None if it has another number of other characters."""
+    """Give the texts of pieces the spaces of `text`; None if they differ in the number of other characters."""
     characters = re.findall(r"\s*\S", text)
     counts = [len("".join(surface.split())) for surface in surfaces]
     if sum(counts) != len(characters):
@@ -210,11 +210,11 @@ def respaced(surfaces: Sequence[str], text: str) -> list[str] | None:
 
 
 def merge_symbols(symbols: Sequence[str], ranks: Ranks) -> list[str]:
-    """Merge pairs of adjacent symbols until none has a rank: always all occurrences of the pair of lowest rank.
+    """Merge pairs of adjacent symbols until none has a rank: each time, all occurrences of the pair of lowest rank.
 
-    Of overlapping occurrences the left one is merged. The result is that of subword-nmt, in O(n log n) for n symbols.
+    Of overlapping occurrences, the left one is merged. The result equals subword-nmt's, in O(n log n) for n symbols.
     """
-    merged = [*symbols, ""]  # "" stands for the end, and for a symbol that was merged into one before it
+    merged = [*symbols, ""]  # "" means the end, or a symbol merged into the one before it
     after, before = [*range(1, len(merged)), -1], [-1, *range(len(symbols))]
 
     def pair_at(position: int) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Reads text files, plain or compressed, line by line. Only a line feed ends a line. A byte order mark is skipped."""
+"""Reads plain or compressed text files line by line. Only a line feed ends a line. Skips a byte order mark."""
 
 import bz2
 import codecs
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 COMPRESSED = tuple(_OPENERS)  #: suffixes of files that are decompressed
-# The first bytes of a compressed text, which no text has, by the program that decompresses it.
+# The first bytes of a compressed file, which never begin a text, by the program that decompresses it.
 _COMPRESSORS = re.compile(
     rb"(?P<gzip>\x1f\x8b)|(?P<xz>\xfd7zXZ\0)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<zstd>\x28\xb5\x2f\xfd)"
 )
-_READ_BYTES = 1 << 16  # read at a time
-_MAX_LINE_BYTES = 1 << 24  # SentencePiece takes 58 bytes of memory for each of them
-BLOCK_BYTES = 1 << 18  # of one `Block`: small against a worker's memory, large against the cost of sending it
+_READ_BYTES = 1 << 16  # bytes per read
+_MAX_LINE_BYTES = 1 << 24  # SentencePiece needs 58 bytes of memory for each
+BLOCK_BYTES = 1 << 18  # of one `Block`: far below a worker's memory, and large enough to be worth sending
 
 
 def find_side(prefix: str, language: str) -> Path:
     """Find the file of one side of a corpus: `prefix.language`, plain or with the suffix .gz, .xz or .bz2.
 
-    Raises UserError if there is none, or if it is not a regular file.
+    Raises UserError if there is no such file, or if it is not a regular file.
     """
     plain = Path(f"{prefix}.{language}")
     candidates = [plain, *(Path(f"{plain}{suffix}") for suffix in _OPENERS)]
@@ -56,18 +56,18 @@ def find_side(prefix: str, language: str) -> Path:
 
 
 def is_regular_file(path: Path) -> bool:
-    """Whether `path` is a regular file, which can be read more than once. False if it is inaccessible."""
+    """Whether `path` is an accessible regular file, which can be read more than once."""
     return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises PermissionError)
 
 
 def refuse_special_file(path: Path) -> None:
-    """Raise UserError if `path` exists and is not a regular file: opening a pipe would wait for its writer."""
+    """Raise UserError if `path` exists and is not a regular file, since opening a pipe would wait for its writer."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path.name} is not a regular file")
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Read a whole file or pipe. Raises UserError beyond `limit` bytes, since a device may be endless."""
+    """Read a whole file or pipe. Raises UserError after `limit` bytes, since a device may be endless."""
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -77,7 +77,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 @contextlib.contextmanager
 def _as_user_errors(path: Path | str) -> Iterator[None]:
-    """Convert errors of reading or decompressing `path` into a UserError that names it."""
+    """Convert errors of reading or decompressing into a UserError that names `path`."""
     try:
         yield
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
@@ -87,7 +87,7 @@ def _as_user_errors(path: Path | str) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """Raise UserError if a file cannot be opened. Pipes are not tried, since they can be opened only once."""
+    """Raise UserError if a file cannot be opened. Skips pipes, since they can be opened only once."""
     with _as_user_errors(path):
         if stat.S_ISREG(path.stat().st_mode):
             path.open("rb").close()
@@ -98,7 +98,7 @@ def _open_text(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file, decompressed according to its suffix, at its first line. Raises UserError if it is not text."""
     with _as_user_errors(path):
         if path.suffix in _OPENERS and path.is_file() and not path.stat().st_size:
-            raise EOFError("it is empty")  # an empty text to gzip
+            raise EOFError("it is empty")  # gzip reads it as an empty text
         file = io.BufferedReader(_OPENERS.get(path.suffix, WaitingFile)(path), _READ_BYTES)
     with file:
         with _as_user_errors(path):
@@ -107,17 +107,17 @@ def _open_text(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def _go_to_first_line(path: Path | str, file: io.BufferedReader) -> None:
-    """Skip a byte order mark of UTF-8. Raises UserError for compressed text and for UTF-16, which have no such lines.
+    """Skip a byte order mark of UTF-8. Raises UserError for compressed text and for UTF-16.
 
-    UTF-16 begins with a byte order mark, and there are zeros in its spaces and line feeds.
+    UTF-16 is recognized by its byte order mark, or by zero bytes in spaces and line feeds.
     """
     begin = file.peek(16)
     if found := _COMPRESSORS.match(begin):
         program = found.lastgroup
         raise UserError(f"{path}: compressed by {program}: decompress it, for example with {program} -dc")
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and 0 in begin:
-        raise UserError(f"{path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
-    if begin.startswith(codecs.BOM_UTF8):  # to a tokenizer it is a character of the first word
+        raise UserError(f"{path}: UTF-16, not UTF-8: convert the file, for example with iconv -f UTF-16 -t UTF-8")
+    if begin.startswith(codecs.BOM_UTF8):  # a tokenizer would read it as a character of the first word
         file.read(len(codecs.BOM_UTF8))
 
 
@@ -134,25 +134,25 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _check_line_size(size: int) -> None:
-    """Raise OSError for a line of `size` bytes that is not text: an endless line would exhaust the memory."""
+    """Raise OSError if a line of `size` bytes is too long for text: an endless line would exhaust the memory."""
     if size > _MAX_LINE_BYTES:
         raise OSError(errno.EFBIG, f"a line of more than {_MAX_LINE_BYTES >> 20} MiB, which is not text")
 
 
 class WaitingFile(io.FileIO):
-    """A file that waits if its descriptor is non-blocking, as that of a pipe shared with Node.js may be.
+    """A file that waits even if its descriptor is non-blocking, for example a pipe shared with Node.js.
 
-    To Python, a pause is the end of such an input, and a full pipe an error, or no error at all.
+    Otherwise Python takes a pause for the end of the input, and a full pipe may raise an error or lose output.
     """
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Read into `buffer` as soon as there is anything, and return the number of bytes, 0 at the end of the file."""
+        """Wait for input, read it into `buffer`, and return the number of bytes, 0 at the end of the file."""
         while (count := super().readinto(buffer)) is None:
             select.select([self], [], [])
         return count
 
     def write(self, data: "ReadableBuffer") -> int:
-        """Write as soon as possible, and return the number of bytes written, perhaps not all."""
+        """Wait until writing is possible, write, and return the number of bytes written, perhaps not all."""
         while (count := super().write(data)) is None:
             select.select([], [self], [])
         return count
@@ -161,7 +161,7 @@ class WaitingFile(io.FileIO):
 def read_raw_stdin() -> Iterator[bytes]:
     """Yield the lines of stdin as bytes, each as soon as it is complete.
 
-    It opens its own file object: a thread that waits for a line must not hold the lock of `sys.stdin`, which Python
+    Opens a separate file object: a thread that waits for a line must not hold the lock of `sys.stdin`, which Python
     needs at exit.
     """
     stdin: io.BufferedReader = io.BufferedReader(WaitingFile(sys.stdin.fileno(), closefd=False), _READ_BYTES)
@@ -171,12 +171,12 @@ def read_raw_stdin() -> Iterator[bytes]:
 
 
 def decode_line(line: bytes, path: Path | str, number: int) -> str:
-    """Decode one line of UTF-8. Raises UserError that names file, line (counted from 1) and byte."""
+    """Decode a UTF-8 line. Raises UserError that names the file, the line, counted from 1, and the byte."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1}); "
+            f"{path}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1}): "
             "convert the file, for example with iconv"
         ) from error
 
@@ -198,7 +198,7 @@ class Block:
 
     @cached_property
     def text(self) -> str:
-        """The decoded content. Raises UserError that names a line that is not UTF-8."""
+        """The decoded content. Raises UserError, naming the line, if one is not UTF-8."""
         try:
             return self.content.decode("utf-8")
         except UnicodeDecodeError:
@@ -206,18 +206,18 @@ class Block:
             return "\n".join(decode_line(line, self.path, number) for number, line in lines)
 
     def raw_lines(self) -> list[bytes]:
-        """The lines without their line feeds."""
+        """Return the lines as bytes, without line feeds."""
         return self.content.removesuffix(b"\n").split(b"\n")
 
     def lines(self) -> list[str]:
-        """The decoded lines without their line feeds. Raises UserError as `text` does."""
+        """Return the decoded lines without line feeds. Raises UserError, naming the line, if one is not UTF-8."""
         return self.text.removesuffix("\n").split("\n")
 
 
 def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
-    """Read two files in parallel, as pairs of blocks with the same line numbers.
+    """Read two files in parallel, and yield pairs of blocks with the same line numbers.
 
-    Raises UserError that names both files if their line counts differ.
+    Raises UserError, naming both files, if their numbers of lines differ.
     """
     first = 1
     with _open_text(source) as source_file, _open_text(target) as target_file:
@@ -225,7 +225,7 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
             with _as_user_errors(source):
                 source_block = _block(source, first, source_file.readlines(BLOCK_BYTES - 1))
             with _as_user_errors(target):
-                # at the end of the source, read one more line to check that the target ends too
+                # at the end of the source, read one more line to check that the target also ends
                 target_block = _block(target, first, list(islice(target_file, source_block.count or 1)))
             if source_block.count != target_block.count:
                 with _as_user_errors(source):
@@ -243,14 +243,14 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
 
 
 def _block(path: Path, first: int, lines: list[bytes]) -> Block:
-    """A block of lines, the last of which may lack its line feed."""
+    """Create a block of lines, and add a missing line feed to the last."""
     _check_line_size(max(map(len, lines), default=0))
     content = b"".join(lines)
     return Block(path, first, len(lines), content if not lines or content.endswith(b"\n") else content + b"\n")
 
 
 def decode_with_replacement(lines: Iterable[bytes]) -> Iterator[tuple[str, bool]]:
-    """Decode each line, and tell whether bytes that are not UTF-8 were replaced."""
+    """Yield each decoded line, and whether bytes that are not UTF-8 were replaced."""
     for line in lines:
         try:
             yield line.decode("utf-8"), False

@@ -1,4 +1,4 @@
-"""Splits text into sentences, by the rules of sentencex and a few that it lacks."""
+"""Splits text into sentences, by the rules of sentencex and a few more."""
 
 import re
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from itertools import accumulate, pairwise, zip_longest
 
 from nmtkit.text.languages import short_code
 
-_SPACE = re.compile(r"[^\S \t\r\n]|[\ufeff\ud800-\udfff]")  # sentencex fails at some of these: it sees a space instead
-_ABBREVIATIONS = {  # and other ends after which a sentence continues, although sentencex ends it there
+_SPACE = re.compile(r"[^\S \t\r\n]|[\ufeff\ud800-\udfff]")  # sentencex fails at some of these: it gets spaces instead
+_ABBREVIATIONS = {  # and others after which a sentence continues, although sentencex ends it
     "ar": r"\w\.",  # د. أحمد
     "de": r"(?:Bd|Hrsg|(?i:ab|am|bis|das|dem|den|der|des|die|im|vom|zum|zur) \d+)\.",  # im 19. Jahrhundert
     "en": r"(?:St|[Aa]pprox|vs)\.",
@@ -18,7 +18,7 @@ _ABBREVIATIONS = {  # and other ends after which a sentence continues, although 
     "ja": r".*[」』]",
     "pt": r"(?:Dra|Sra?)\.",
     "ru": r"(?:гг?|др|им|руб|см|стр|ул)\.",
-    "th": r"\S{1,4}\.",  # a stop ends abbreviations in Thai
+    "th": r"\S{1,4}\.",  # in Thai, a full stop ends only abbreviations
 }
 
 
@@ -28,7 +28,7 @@ def _ending(pattern: str) -> re.Pattern[str]:
 
 _UNFINISHED = {language: _ending(pattern) for language, pattern in _ABBREVIATIONS.items()}
 _BEFORE_NUMBER = _ending(r"(?i:abs|art|chap|eqs?|figs?|kap|n[ro]s?|núm|pág|pag|pp?|secs?|vol|ziff)\.")
-_NUMBER = re.compile(r"\W*(?:\d+|[a-z])[.)]\s*")  # of an item in a list
+_NUMBER = re.compile(r"\W*(?:\d+|[a-z])[.)]\s*")  # number of a list item
 _SHORT_WORD = re.compile(r"(?s:.*)\b[^\W\d_]{1,3}\.\s*")
 _CLOSING_QUOTE = re.compile(r"(?s:.*)[\"”’»›“」』]\s*")
 _END_INSIDE = re.compile(r"[.!?…。！？｡．؟۔।॥։።]\W*\w")  # every text of several sentences has one
@@ -36,12 +36,12 @@ _SPEAKER = re.compile(r"[^，。！？“”「」]{0,6}[说說道问問答喊�
 
 
 def split_sentences(text: str, language: str, protected: Sequence[tuple[int, int]] = ()) -> list[str]:
-    """Split a text into sentences: parts in order whose concatenation is the text.
+    """Split a text into sentences, parts whose concatenation is the text.
 
-    White space belongs to the part before it. No part is blank, unless the text is. A span (start, end) of `protected`
-    is never divided. The rules are those of the language, a code such as de, pt_BR or jpn; English ones if unknown.
+    White space belongs to the part before it. No part is blank, unless the text is. The spans (start, end) in
+    `protected` are never divided. Rules depend on `language`, a code such as de, pt_BR or jpn; if unknown, English.
     """
-    import sentencex  # not at the top: most commands never split
+    import sentencex  # imported late, since most commands never split text
 
     language = short_code(language)
     ends = [0, *accumulate(map(len, sentencex.segment(language, _SPACE.sub(" ", text))))]
@@ -62,7 +62,7 @@ def has_several_sentences(text: str, language: str) -> bool:
 
 
 def _continues(part: str, segment: str, following: str, language: str, is_cased: bool) -> bool:
-    """Whether the sentence of a part, which ends with a segment of sentencex, continues in the following segment."""
+    """Whether the sentence in `part`, which ends with `segment` of sentencex, continues in the following segment."""
     if not _has_word(part) or not _has_word(following) or _NUMBER.fullmatch(part):
         return True
     if language in _UNFINISHED and _UNFINISHED[language].fullmatch(segment):

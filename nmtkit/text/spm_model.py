@@ -1,8 +1,8 @@
-"""Reads a SentencePiece model file for facts that its Python API does not expose, and appends pieces to it.
+"""Reads facts from a SentencePiece model file that its Python API does not expose, and appends pieces to it.
 
-The file is a protocol buffer, defined in SentencePiece's sentencepiece_model.proto. SentencePiece's own module for it,
-sentencepiece_model_pb2, imports only with the major version of protobuf that it was generated for, which TensorBoard
-and SentencePiece do not require.
+The file is a protocol buffer, defined in SentencePiece's sentencepiece_model.proto. SentencePiece's own module,
+sentencepiece_model_pb2, can be imported only with the major version of protobuf for which it was generated, and neither
+TensorBoard nor SentencePiece requires that version.
 """
 
 import struct
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_VARINT_BYTES = 10  # of 64 bits
-_SPACE = "▁"  # how pieces spell a space
-_SPLIT_SYMBOL = 1000  # a field that SentencePiece reserves for extensions, and skips
-_KEEPS_INVISIBLE = 1001  # another such field
-_TRIE_LABEL = 0x800000FF  # the bits of a trie's unit that tell whether it is a value, and for which byte it is
+_VARINT_BYTES = 10  # for 64 bits
+_SPACE = "▁"  # spells a space in pieces
+_SPLIT_SYMBOL = 1000  # a field reserved for extensions, which SentencePiece ignores
+_KEEPS_INVISIBLE = 1001  # also an extension field
+_TRIE_LABEL = 0x800000FF  # bits of a trie unit that give its byte, and whether it is a value
 
 
 class PieceType(IntEnum):
-    """`SentencePiece.Type` of the protocol buffer."""
+    """Types of pieces, `SentencePiece.Type` in the protocol buffer."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -31,7 +31,7 @@ class PieceType(IntEnum):
 
 
 class ModelType(IntEnum):
-    """`TrainerSpec.ModelType` of the protocol buffer: the segmentation algorithm."""
+    """Segmentation algorithms, `TrainerSpec.ModelType` in the protocol buffer."""
 
     UNIGRAM = 1
     BPE = 2
@@ -46,7 +46,7 @@ class Piece(NamedTuple):
 
 
 def read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
-    """Read the type of a serialized model, and its pieces in the order of their ids. Raises ValueError if malformed."""
+    """Read the type of a serialized model, and its pieces in order of ids. Raises ValueError if malformed."""
     try:
         return _read_model(model)
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
@@ -54,18 +54,18 @@ def read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
 
 
 def encodes_words_apart(model: bytes) -> bool:
-    """Whether a line's pieces are those of its words, one after the other; U+0020 separates words.
+    """Whether the pieces of a line are the concatenated pieces of its words, separated by U+0020.
 
-    This holds for every line without the character ▁ if all of these conditions do:
+    This holds for every line without the character ▁ under all of these conditions:
 
     * Normalization adds ▁ before a text, collapses spaces, and has no rule that reads a space or writes ▁. A word then
-      normalizes to ▁ and its characters, or to nothing, whatever stands beside it.
-    * The model is BPE or has single characters, and no piece has ▁ after its beginning: no merge spans two words. Ties
-      are broken from left to right, so merges in one word never depend on another. The sums of a unigram model do:
-      their rounding depends on all words before.
-    * ▁ is a piece: no word begins with an unknown piece, which would be joined to one before. No piece is UNUSED:
-      such pieces are split as they were merged last, maybe in another word.
-    * No split symbol has a space.
+      normalizes to ▁ and its characters, or to nothing, regardless of its neighbors.
+    * The model is BPE or has single characters, and no piece contains ▁ after its beginning: no merge spans two words.
+      Ties are broken from left to right, so merges in a word never depend on other words. The sums of a unigram model
+      do: their rounding depends on all earlier words.
+    * ▁ is a piece: no word begins with an unknown piece, which would be joined to an earlier one. No piece is UNUSED:
+      such pieces are split as they were last merged, perhaps in a different word.
+    * No split symbol contains a space.
 
     Raises ValueError if the model is malformed.
     """
@@ -81,15 +81,15 @@ def encodes_words_apart(model: bytes) -> bool:
 
 
 def _normalizes_words_apart(model: bytes) -> bool:
-    settings = {2: b"", 3: b""}  # of the trainer and the normalizer
+    settings = {2: b"", 3: b""}  # trainer and normalizer
     for number, value in _fields(model):
         if number in settings:
             settings[number] += value
     trainer, normalizer = (dict(_fields(content)) for content in settings.values())
     has_suffixes = trainer.get(24, 0)  # ▁ after a word instead of before it
-    if has_suffixes or not all(normalizer.get(field, 1) for field in (3, 4, 5)):  # prefix, collapsed spaces, ▁ for them
+    if has_suffixes or not all(normalizer.get(field, 1) for field in (3, 4, 5)):  # prefix, single spaces, ▁ as space
         return False
-    rules = normalizer.get(2, b"")  # a trie of the texts to replace, after its size; then the replacements
+    rules = normalizer.get(2, b"")  # size and trie of the texts to replace, then the replacements
     if not rules:
         return True
     (size,) = struct.unpack_from("<I", rules)
@@ -98,9 +98,9 @@ def _normalizes_words_apart(model: bytes) -> bool:
 
 
 def append_user_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
-    """Append pieces to a serialized model that text is never split within, with the next ids and a score of 0.
+    """Append user-defined pieces, which are never split, to a serialized model, with the next ids and a score of 0.
 
-    Fields of a protocol buffer can be in any order: those at the end belong to the same list as earlier ones.
+    This works because fields of a protocol buffer can have any order.
     """
     for symbol in symbols:
         piece = _message(1, symbol.encode()) + b"\x18" + bytes([PieceType.USER_DEFINED])  # field 3 is the type
@@ -109,10 +109,10 @@ def append_user_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
 
 
 def append_split_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
-    """Append symbols to a serialized model. Text is split at them before SentencePiece segments the parts.
+    """Append symbols to a serialized model at which text is split, before SentencePiece segments the parts.
 
-    A symbol of `append_user_symbols` differs: SentencePiece segments the line as a whole, so the text after a symbol is
-    not the beginning of a line, and a line that begins with a symbol has the piece ▁ before it.
+    With `append_user_symbols`, SentencePiece instead segments the whole line: text after a symbol is then not the
+    beginning of a line, and a line that begins with a symbol gets the piece ▁ before it.
     """
     return model + b"".join(_message(_SPLIT_SYMBOL, symbol.encode()) for symbol in symbols)
 
@@ -126,17 +126,17 @@ def read_split_symbols(model: bytes) -> list[str]:
 
 
 def mark_invisible_kept(model: bytes) -> bytes:
-    """Record in a serialized model that its text keeps invisible characters, see `nmtkit.text.invisible`."""
+    """Record in a serialized model that text keeps invisible characters, see `nmtkit.text.invisible`."""
     return model + _INVISIBLE_KEPT
 
 
 def keeps_invisible(model: bytes) -> bool:
     """Whether `mark_invisible_kept` was applied to a serialized model."""
-    return _INVISIBLE_KEPT in model  # reading all fields would take a tenth of a second
+    return _INVISIBLE_KEPT in model  # parsing all fields would take 0.1 seconds
 
 
 def _message(number: int, content: bytes) -> bytes:
-    """Encode a field of bytes."""
+    """Encode a field that contains bytes."""
     return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
 
 
@@ -164,7 +164,7 @@ def _read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number and value of each field of a message: an int for a varint, otherwise the raw bytes."""
+    """Yield number and value of each field in a message: an int for a varint, otherwise raw bytes."""
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
@@ -175,13 +175,13 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
             continue
         size, position = _varint(message, position) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], position)
         if size > len(message) - position:
-            raise ValueError("cut short")
+            raise ValueError("truncated")
         yield number, message[position : position + size]
         position += size
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Decode a varint (7 bits per byte, lowest first), and return it with the position after it."""
+    """Decode a varint (7 bits per byte, lowest first); return it with the position after it."""
     if message[position] < 0x80:  # nearly all of them
         return message[position], position + 1
     value = 0

@@ -17,8 +17,8 @@ from nmtkit.text.vocabulary import SPECIALS
 
 NORMALIZATIONS = ("identity", "nfc", "nfkc", "nmt_nfkc")
 _LONGEST_SENTENCE = 4192  # bytes; SentencePiece learns nothing from longer ones
-_END = 0x30000  # no code point from here on has a decomposition
-# nmt-preprocess has options of the same names.
+_END = 0x30000  # code points from here on have no decomposition
+# nmt-preprocess has options with the same names.
 _SENTENCEPIECE_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")
 _TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 
@@ -38,8 +38,8 @@ def train_sentencepiece(
 ) -> bytes:
     """Train a SentencePiece model on `sentences`, and return the content of its file.
 
-    Its ids are those of the vocabulary: PAD, UNK, BOS and EOS, then `user_symbols`, then what it learns. Raises
-    UserError if SentencePiece fails, most often because `vocab_size` does not suit the text.
+    Its ids are the ids of the vocabulary: PAD, UNK, BOS and EOS, then `user_symbols`, then learned pieces. Raises
+    UserError if SentencePiece fails, most often because `vocab_size` is too large or too small for the text.
     """
     from sentencepiece import SentencePieceTrainer
 
@@ -74,7 +74,7 @@ def train_sentencepiece(
             raise UserError(
                 f"--vocab-size {vocab_size} is too small for this text: use at least {too_small[1]}"
             ) from error
-        reason = str(error).rpartition("] ")[2]  # after the position in SentencePiece's source code
+        reason = str(error).rpartition("] ")[2]  # drop the position in SentencePiece's source code
         reason = reason or str(error)
         reason = _SENTENCEPIECE_OPTION.sub(lambda option: flag(option[1]), reason)
         raise UserError(f"--vocab-size {vocab_size}: SentencePiece failed: {reason}") from error
@@ -82,13 +82,13 @@ def train_sentencepiece(
 
 
 def _cut(sentence: str) -> Iterator[str]:
-    """Cut a sentence into parts that are short enough for SentencePiece, before spaces if there are any."""
+    """Cut a sentence into parts that are short enough for SentencePiece, before spaces if possible."""
     content = sentence.encode()
     while len(content) > _LONGEST_SENTENCE:
         end = content.rfind(b" ", 1, _LONGEST_SENTENCE + 1)
         if end < 0:
             end = _LONGEST_SENTENCE
-            while content[end] & 0xC0 == 0x80:  # within a character
+            while content[end] & 0xC0 == 0x80:  # inside a character
                 end -= 1
         yield content[:end].decode()
         content = content[end:]
@@ -97,7 +97,7 @@ def _cut(sentence: str) -> Iterator[str]:
 
 @contextmanager
 def _rules_of(normalization: str) -> Iterator[dict[str, Any]]:
-    """SentencePiece's arguments for a normalization."""
+    """Yield SentencePiece's arguments for a normalization."""
     if normalization != "nfc":
         yield {"normalization_rule_name": normalization}
         return
@@ -108,12 +108,12 @@ def _rules_of(normalization: str) -> Iterator[dict[str, Any]]:
 
 
 def _nfc_rules() -> Iterator[str]:
-    """Lines of a rule file of SentencePiece: what spells a composed character, and that character, as code points."""
+    """Yield lines of a SentencePiece rule file: a decomposed spelling and its composed character, as code points."""
     for character in map(chr, range(0x80, _END)):
         if (decomposed := normalize("NFD", character)) == character:
             continue
         composed, base, *marks = normalize("NFC", character), *decomposed
-        if composed != character:  # such as the sign of the unit angstrom
+        if composed != character:  # such as the angstrom sign
             yield _rule(character, composed)
         else:
             orders = map("".join, permutations(marks))

@@ -1,4 +1,4 @@
-"""Source tags: a piece such as `<2de>` before the text of a source line, from --source-tag or in the line itself."""
+"""Source tags: a piece such as `<2de>` before a source line, from --source-tag or in the line itself."""
 
 import shlex
 from collections.abc import Collection, Sequence
@@ -10,9 +10,9 @@ from nmtkit.text.vocabulary import UNK
 
 
 def tag_ids(tag: str, tokenizer: Tokenizer) -> list[int]:
-    """The ids of a tag: its piece, after a piece for the beginning of a word if the tokenizer has one. None if empty.
+    """Encode a tag: its piece, possibly after a piece for the beginning of a word. No ids if the tag is empty.
 
-    Raises UserError for a tag that is not one piece of the vocabulary.
+    Raises UserError if the tag is not one piece of the vocabulary.
     """
     if not tag:
         return []
@@ -24,10 +24,10 @@ def tag_ids(tag: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def check_tag_apart(tag: str, tokenizer: Tokenizer) -> None:
-    """Raise UserError for a tag that `tag_ids` refuses, or if text has other ids after a tag than alone.
+    """Raise UserError if a tag is not one piece, or if text has different ids after a tag than without it.
 
-    Text that contains the tag would then differ from text to which `--source-tag` adds it. This depends on the
-    normalization of a SentencePiece model: some add no space before a text.
+    In the second case, text that contains the tag would differ from text to which `--source-tag` adds it. It depends on
+    the normalization of a SentencePiece model: some add no space before a text.
     """
     if not tag:
         return
@@ -42,17 +42,17 @@ def check_tag_apart(tag: str, tokenizer: Tokenizer) -> None:
 
 
 def tags_in_lines(tokenizer: Tokenizer, target_language: str) -> frozenset[int]:
-    """The ids that are a tag where they begin a line.
+    """Return the ids that are tags at the beginning of a line.
 
-    These are the symbols of a model of several languages, and tags such as `>>de<<` of Marian. Elsewhere a symbol is
-    text, such as a placeholder for a name.
+    These are the symbols of a multilingual model, and Marian tags such as `>>de<<`. In other models a symbol is text,
+    such as a placeholder for a name.
     """
     symbols = tokenizer.symbols() if target_language == SEVERAL else filter(is_marian_tag, tokenizer.vocab.pieces)
     return frozenset(tokenizer.vocab.to_ids(symbols)) - {UNK}
 
 
 def count_tag(ids: Sequence[int], tags: frozenset[int], tokenizer: Tokenizer) -> int:
-    """The number of ids of the tag that begins a line: one of `tags`, and a space before it."""
+    """Count the ids of the tag at the beginning of a line: one of `tags`, perhaps after a space; 0 without a tag."""
     for number, id in enumerate(ids[:2], 1):
         if id in tags:
             return number
@@ -62,11 +62,11 @@ def count_tag(ids: Sequence[int], tags: frozenset[int], tokenizer: Tokenizer) ->
 
 
 def not_a_piece(tag: str, pieces: Collection[str] = ()) -> UserError:
-    """The error for a tag that is not one piece of text. The remedy depends on the `pieces` of the vocabulary."""
+    """Create the error for a tag that is not one piece. Its advice depends on the `pieces` of the vocabulary."""
     if reason := symbol_fault(tag):
-        return UserError(f"--source-tag {tag!r}: {reason}: use another tag")
+        return UserError(f"--source-tag {tag!r}: {reason}: use a different tag")
     if tag in pieces:
-        return UserError(f"--source-tag {tag!r}: the tokenizer splits it, although it is a piece: use another tag")
+        return UserError(f"--source-tag {tag!r}: the tokenizer splits it, although it is a piece: use a different tag")
     return UserError(
         f"--source-tag {tag!r}: not one piece of the vocabulary: preprocess with --user-symbol {shlex.quote(tag)}"
     )

@@ -1,6 +1,6 @@
 """Tokenizers: for raw text with SentencePiece or `nmtkit.text.moses_bpe`, and for segmented text.
 
-nmt-preprocess learns the kinds of `LEARNED_KINDS`. Models of other toolkits have the other kinds.
+nmt-preprocess learns the kinds in `LEARNED_KINDS`. Imported models use the other kinds.
 """
 
 import codecs
@@ -18,26 +18,26 @@ from nmtkit.wording import quoted
 
 SENTENCEPIECE, SENTENCEPIECE_VOCAB, SPACE = "sentencepiece", "sentencepiece-vocab", "space"
 LEARNED_KINDS = (SENTENCEPIECE, SPACE)
-_LOOKUP_KINDS = (SENTENCEPIECE_VOCAB, MOSES_BPE)  # they look up pieces in a vocabulary that both sides may share
+_LOOKUP_KINDS = (SENTENCEPIECE_VOCAB, MOSES_BPE)  # look up pieces in a vocabulary that both sides may share
 KINDS = (*LEARNED_KINDS, *_LOOKUP_KINDS)
 SENTENCEPIECE_KINDS = (SENTENCEPIECE, SENTENCEPIECE_VOCAB)  # their model is a SentencePiece model
-_TAG = re.compile(r">>.*?<<", re.DOTALL)  # a language tag of Marian, at the beginning of a line
+_TAG = re.compile(r">>.*?<<", re.DOTALL)  # a Marian language tag at the beginning of a line
 _TAG_WORD = re.compile(r"<[^<>]+>|>>[^<>]+<<|\[[^][]+\]|__\w+__")
-_SPACE = "▁"  # how SentencePiece spells a space
-_MARKS = (_SPACE, INNER_MARK, FINAL_MARK)  # of subwords
+_SPACE = "▁"  # spells a space in SentencePiece
+_MARKS = (_SPACE, INNER_MARK, FINAL_MARK)  # mark subwords
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Tokenizer(Protocol):
-    """Converts text of one language to ids and back. The ids never include PAD, BOS or EOS."""
+    """Converts text to ids and back. The ids never include PAD, BOS or EOS."""
 
     kind: str
     vocab: Vocabulary
     model: bytes  #: the SentencePiece model file, the settings of moses-bpe, or empty
 
     def symbols(self) -> Collection[str]:
-        """The pieces that are found in text before it is segmented, such as tags. If all words are pieces, those that
-        look like one: `<2de>`, `[de]`, `>>de<<`, `__de__`."""
+        """Return the pieces that are found in text before it is segmented, such as tags. If all words are pieces, these
+        are the words that look like tags: `<2de>`, `[de]`, `>>de<<`, `__de__`."""
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Encode each line as ids."""
@@ -46,16 +46,15 @@ class Tokenizer(Protocol):
         """Decode a sequence of ids to text without line breaks."""
 
     def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
-        """The text that each id adds, with spaces before words. The last byte piece of a character adds all of it, and
-        bytes that are no character add U+FFFD. UNK is a part of the word that it stands in, as in text that is encoded;
-        `decode` may write it as a word of its own, or not at all. Some tokenizers need the `text` that the ids encode
-        to know that word."""
+        """Return the text that each id adds, with spaces before words. The last byte piece of a character adds all of
+        it, and invalid bytes add U+FFFD. UNK belongs to the word that it is in, although `decode` may write it as a
+        separate word or omit it. Some tokenizers need the encoded `text` to find that word."""
 
 
 def without_space(ids: Sequence[int], vocab: Vocabulary) -> tuple[int, ...] | None:
-    """The ids of a text that follows other text without a space; None if the vocabulary cannot spell it.
+    """Convert the ids of a text to follow other text without a space; None if the vocabulary cannot spell it.
 
-    Only SentencePiece puts spaces into pieces: other ids stay as they are.
+    Only SentencePiece puts spaces into pieces, so other ids stay unchanged.
     """
     first = vocab.pieces[ids[0]]
     if not first.startswith(_SPACE):
@@ -65,15 +64,15 @@ def without_space(ids: Sequence[int], vocab: Vocabulary) -> tuple[int, ...] | No
 
 
 def pieces_with(text: str, vocab: Vocabulary) -> list[int]:
-    """The ids of the pieces that contain a text. Special tokens and bytes contain none."""
+    """Find the ids of pieces that contain a text, except special tokens and byte pieces."""
     pieces = enumerate(vocab.pieces[len(SPECIALS) :], len(SPECIALS))
     return [number for number, piece in pieces if text in piece and not _BYTE_PIECE.fullmatch(piece)]
 
 
 def symbol_fault(symbol: str) -> str:
-    """Why a text cannot be a symbol; empty if it can."""
+    """Explain why a text cannot be a symbol; empty if it can."""
     if not symbol or " " in symbol or not symbol.isprintable():
-        return "a symbol has printable characters and no spaces"
+        return "a symbol needs printable characters without spaces"
     if any(mark in symbol for mark in _MARKS):
         return f"{', '.join(_MARKS)} mark subwords"
     if _BYTE_PIECE.fullmatch(symbol):
@@ -82,7 +81,7 @@ def symbol_fault(symbol: str) -> str:
 
 
 def decode_reference(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """The text of a stored reference for a score: with U+FFFD for unknown pieces, which match no piece of an output."""
+    """Decode a stored reference for scoring, with U+FFFD for unknown pieces, so that they match nothing in outputs."""
     text = tokenizer.decode(ids)
     if UNK not in ids:
         return text
@@ -91,9 +90,9 @@ def decode_reference(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 class SentencePieceTokenizer:
-    """Tokenizes raw text by a SentencePiece model. The ids of the model are mapped to those of the vocabulary.
+    """Tokenizes raw text by a SentencePiece model, and maps the model's ids to ids of the vocabulary.
 
-    Invisible characters are dropped first, unless the model records that it keeps them.
+    Removes invisible characters first, unless the model records that it keeps them.
     """
 
     kind = SENTENCEPIECE
@@ -114,7 +113,7 @@ class SentencePieceTokenizer:
         for number, i in enumerate(model_ids, len(SPECIALS)):
             self._to_vocab[i] = number
         self._unknown = self._processor.decode([unknown]).strip()
-        self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *model_ids))  # text has no control pieces
+        self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *model_ids))  # text contains no control pieces
 
     def symbols(self) -> Collection[str]:
         return _user_defined(self.model)
@@ -141,9 +140,9 @@ class SentencePieceTokenizer:
 class SentencePieceVocabTokenizer:
     """Segments raw text by a SentencePiece model, and looks up the pieces in a vocabulary as strings.
 
-    Marian's models at Hugging Face do this: both sides share a vocabulary, and each has a model of its own. Text is
-    split at the model's split symbols first. A tag like `>>de<<` at the beginning of a part is a piece. Pieces that the
-    vocabulary lacks are UNK.
+    Marian models at Hugging Face do this: both sides share a vocabulary, and each has its own model. Text is first
+    split at the model's split symbols. A tag like `>>de<<` at the beginning of a part is a piece. Pieces that the
+    vocabulary lacks become UNK.
     """
 
     kind = SENTENCEPIECE_VOCAB
@@ -156,7 +155,7 @@ class SentencePieceVocabTokenizer:
         except ValueError as error:
             raise UserError(str(error)) from error
         if UNK in vocab.to_ids(self._split_symbols):
-            raise UserError("a SentencePiece model with a split symbol that is not in the vocabulary")
+            raise UserError("the SentencePiece model has a split symbol that is not in the vocabulary")
         self._symbol = symbol_pattern(self._split_symbols)
 
     def symbols(self) -> Collection[str]:
@@ -166,7 +165,7 @@ class SentencePieceVocabTokenizer:
         return list(map(self.vocab.to_ids, self._segmented(lines)))
 
     def _segmented(self, lines: Sequence[str]) -> Iterator[list[str]]:
-        """The pieces of each line."""
+        """Yield the pieces of each line."""
         split_lines = [self._parts(line) for line in lines]
         texts = [text for parts in split_lines for text in parts[::2]]
         segmented: Iterator[list[str]] = iter(_encode(self._processor, texts, str))
@@ -177,7 +176,7 @@ class SentencePieceVocabTokenizer:
             yield pieces
 
     def _parts(self, line: str) -> list[str]:
-        """Split a line into texts, at even positions, and the pieces between them that are not segmented."""
+        """Split a line into texts, at even positions, and the unsegmented pieces between them."""
         parts = []
         for number, part in enumerate(self._symbol.split(line)):
             tag = None if number % 2 else _TAG.match(part)
@@ -185,7 +184,7 @@ class SentencePieceVocabTokenizer:
         return parts
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Join the pieces by the SentencePiece model; special ids, UNK among them, have no text."""
+        """Join pieces by the SentencePiece model; special ids, including UNK, have no text."""
         pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
         return _on_one_line(self._processor.decode(pieces).replace(_SPACE, " ").strip())
 
@@ -194,12 +193,12 @@ class SentencePieceVocabTokenizer:
 
 
 def is_marian_tag(piece: str) -> bool:
-    """Whether a piece is a language tag of Marian, such as `>>de<<`."""
+    """Whether a piece is a Marian language tag, such as `>>de<<`."""
     return bool(_TAG.fullmatch(piece))
 
 
 def _user_defined(model: bytes) -> list[str]:
-    """The user-defined symbols of a SentencePiece model."""
+    """List the user-defined symbols of a SentencePiece model."""
     try:
         return [piece.text for piece in read_model(model)[1] if piece.type == PieceType.USER_DEFINED]
     except ValueError as error:
@@ -208,7 +207,7 @@ def _user_defined(model: bytes) -> list[str]:
 
 def _load_processor(model: bytes) -> Any:
     """Load a SentencePiece model. Raises UserError if it is malformed."""
-    from sentencepiece import SentencePieceProcessor  # deferred: it would double the time of `--help`
+    from sentencepiece import SentencePieceProcessor  # imported late, since it would double the time of `--help`
 
     processor = SentencePieceProcessor()
     try:
@@ -227,11 +226,11 @@ def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
     except TypeError as error:
         if not all(isinstance(line, str) for line in lines):
             raise
-        raise UserError("the text has a lone surrogate, which is not a character") from error
+        raise UserError("the text contains a lone surrogate, which is not a character") from error
 
 
 def _without_broken_characters(ids: Sequence[int], vocab: Vocabulary) -> Iterator[int]:
-    """The ids without byte pieces that spell no character."""
+    """Yield the ids without byte pieces that do not spell a character."""
     for is_byte, group in groupby(ids, lambda number: bool(_BYTE_PIECE.fullmatch(vocab.pieces[number]))):
         if is_byte:
             spelled = bytes(int(vocab.pieces[number][3:5], 16) for number in group).decode(errors="ignore")
@@ -245,7 +244,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _surfaces(pieces: Iterable[str]) -> list[str]:
-    """`Tokenizer.surfaces` for the pieces of a SentencePiece model."""
+    """Return the text that each piece of a SentencePiece model adds, see `Tokenizer.surfaces`."""
     characters = codecs.getincrementaldecoder("utf-8")("replace")
     added: list[str] = []
     for piece in pieces:
@@ -261,7 +260,7 @@ def _surfaces(pieces: Iterable[str]) -> list[str]:
 
 
 class SpaceTokenizer:
-    """Tokenizes segmented text at spaces. On decoding, pieces that end with subword-nmt's `@@` are joined."""
+    """Tokenizes segmented text at spaces. Decoding joins pieces that end with subword-nmt's `@@`."""
 
     kind = SPACE
     model = b""
@@ -285,7 +284,7 @@ class SpaceTokenizer:
 
 
 def join_subwords(segmented: str) -> str:
-    """Join the subwords of subword-nmt into words."""
+    """Join subword-nmt's subwords into words."""
     return f"{segmented} ".replace("@@ ", "").rstrip(" ")
 
 
@@ -295,14 +294,14 @@ def count_segmented(lines: Iterable[str]) -> int:
 
 
 def has_subword_markers(text: str) -> bool:
-    """Whether a line, or any of several, has a subword marker: subword-nmt's @@ or SentencePiece's ▁."""
-    return _SPACE in text or ("@" in text and "@@ " in text)  # a search for a single character is much faster
+    """Whether any line of a text has a subword marker: subword-nmt's @@ or SentencePiece's ▁."""
+    return _SPACE in text or ("@" in text and "@@ " in text)  # searching for one character is much faster
 
 
 def check_kind(kind: object) -> None:
-    """Raise UserError for a kind of tokenizer that this version does not know."""
+    """Raise UserError for an unknown kind of tokenizer."""
     if kind not in KINDS:
-        raise UserError(f"unknown tokenizer {quoted(kind)}, only {', '.join(KINDS)} are known")
+        raise UserError(f"unknown tokenizer {quoted(kind)}: known kinds are {', '.join(KINDS)}")
 
 
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
@@ -317,7 +316,7 @@ def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
         return (MosesBpeTokenizer if kind == MOSES_BPE else SentencePieceVocabTokenizer)(vocab, model)
     tokenizer = SentencePieceTokenizer(model)
     if tokenizer.vocab != vocab:
-        raise UserError("the SentencePiece model and the vocabulary beside it do not belong together")
+        raise UserError("the SentencePiece model does not match the vocabulary")
     return tokenizer
 
 
@@ -329,21 +328,21 @@ class StoredParts(NamedTuple):
 
 
 def shares_vocabulary(source: Tokenizer, target: Tokenizer) -> bool:
-    """Whether both sides use one vocabulary, so that they can share embeddings."""
+    """Whether both sides use the same vocabulary, so that they can share embeddings."""
     return source.vocab is target.vocab
 
 
 def shares_model(kind: str, joined: bool) -> bool:
-    """Whether both sides use one model, not only one vocabulary; `joined` is whether they share that."""
+    """Whether both sides use the same model; `joined` is whether they use the same vocabulary."""
     return joined and kind not in _LOOKUP_KINDS
 
 
 def restore_tokenizers(
     kinds: tuple[str, str], parts: tuple[StoredParts, StoredParts], read: Callable[[str], bytes]
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Restore the tokenizers of both sides; `read` returns the content of a stored part by its name.
+    """Restore the tokenizers of both sides; `read` returns the content of a stored part by name.
 
-    They are one object if both sides have the same parts. Raises UserError as `make_tokenizer` does.
+    They are the same object if both sides have the same parts. Raises UserError if a part is malformed.
     """
 
     def restore(kind: str, stored: StoredParts, shared: Vocabulary | None = None) -> Tokenizer:
@@ -352,7 +351,7 @@ def restore_tokenizers(
 
     is_joined = parts[1].vocabulary == parts[0].vocabulary
     if is_joined and kinds[1] != kinds[0]:
-        raise UserError("both sides have one vocabulary, but different kinds of tokenizers")
+        raise UserError("both sides share a vocabulary, but have different kinds of tokenizers")
     source = restore(kinds[0], parts[0])
     if parts[1] == parts[0]:
         return source, source
@@ -360,11 +359,11 @@ def restore_tokenizers(
 
 
 def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:
-    """Describe each difference of `b` from `a`, the tokenizers of one `side` (source or target)."""
+    """Describe each difference between `b` and `a`, tokenizers of one `side` (source or target)."""
     if len(a.vocab) != len(b.vocab):
         yield f"its {side} vocabulary has {len(b.vocab)} pieces, not {len(a.vocab)}"
     for number, (ours, theirs) in enumerate(zip(a.vocab.pieces, b.vocab.pieces, strict=False)):
         if ours != theirs:
             yield f"piece {number} of its {side} vocabulary is {theirs!r}, not {ours!r}"
     if (a.kind, a.model) != (b.kind, b.model):
-        yield f"its {side} text is split into pieces by another tokenizer"
+        yield f"its {side} text is split into pieces by a different tokenizer"

@@ -1,4 +1,4 @@
-"""User symbols (--user-symbol): pieces such as `<2de>` that text is never split within, at the end of a vocabulary."""
+"""User symbols (--user-symbol): pieces such as `<2de>` that are never split, at the end of a vocabulary."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,9 +12,9 @@ from nmtkit.wording import quoted
 
 
 def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
-    """Raise UserError for symbols that cannot be pieces of every kind of tokenizer, or are given twice.
+    """Raise UserError if a symbol is given twice, or cannot be a piece of every kind of tokenizer.
 
-    `name` is the name of a symbol in the message.
+    `name` is what the message calls a symbol.
     """
     seen: set[str] = set()
     for symbol in symbols:
@@ -24,10 +24,10 @@ def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
 
 
 def add_symbols(tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of both sides with more pieces at the end of each vocabulary.
+    """Add symbols to the tokenizers of both sides, at the end of each vocabulary.
 
-    Vocabularies and tokenizers that both sides share stay shared. Raises UserError as `check_symbols` does, and for a
-    symbol that is a piece already.
+    Vocabularies and tokenizers that both sides share stay shared. Raises UserError if a symbol is invalid, given twice
+    or already a piece.
     """
     check_symbols(symbols)
     source, target = tokenizers
@@ -63,4 +63,4 @@ def _refuse_present(symbols: Sequence[str], pieces: Sequence[str]) -> None:
     present = set(pieces)
     for symbol in symbols:
         if symbol in present:
-            raise UserError(f"--user-symbol {symbol!r}: a piece of the vocabulary already: omit it")
+            raise UserError(f"--user-symbol {symbol!r}: already a piece of the vocabulary: omit it")

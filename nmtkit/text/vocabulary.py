@@ -1,4 +1,4 @@
-"""The vocabulary: maps pieces to ids and back. The four special ids are the same in every dataset."""
+"""The vocabulary: maps pieces to ids and back. All datasets have the same four special ids."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,12 +8,12 @@ from nmtkit.wording import quoted
 
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-NEVER_OUTPUT = (PAD, BOS)  #: not in the softmax of any model, nor in that of nmtkit/native/log_softmax.h
-_MANY_UNKNOWN = 10  # percent of the tokens: more than rare names and numbers explain
+NEVER_OUTPUT = (PAD, BOS)  #: excluded from the softmax, also in nmtkit/native/log_softmax.h
+_MANY_UNKNOWN = 10  # percent of tokens: more than rare names and numbers explain
 
 
 def refuse_repeated_pieces(pieces: Sequence[str]) -> None:
-    """Raise UserError that names a piece if the vocabulary lists it twice."""
+    """Raise UserError, naming the piece, if a vocabulary lists one twice."""
     seen = set()
     for piece in pieces:
         if piece in seen:
@@ -32,7 +32,7 @@ class Vocabulary:
         refuse_repeated_pieces(self.pieces)
         invalid = next((piece for piece in self.pieces if "\n" in piece), None)
         if invalid is not None:
-            raise UserError(f"piece {quoted(invalid)} has a line feed, which a vocabulary file cannot hold")
+            raise UserError(f"piece {quoted(invalid)} contains a line feed, which a vocabulary file cannot store")
         for special in SPECIALS:  # text that contains `</s>` must not end a sentence
             del self._ids[special]
 
@@ -45,22 +45,22 @@ class Vocabulary:
     __hash__ = None  # type: ignore[assignment]
 
     def to_ids(self, pieces: Iterable[str]) -> list[int]:
-        """Look up the id of each piece: UNK for an unknown piece, and for the name of a special id."""
+        """Look up the id of each piece: UNK for an unknown piece and for the name of a special id."""
         return [self._ids.get(piece, UNK) for piece in pieces]
 
     def to_pieces(self, ids: Sequence[int], segmented: Iterable[str] = ()) -> list[str]:
-        """Look up the piece of each id. If there is an unknown one, take the pieces of the text, if they are given."""
+        """Look up the piece of each id. If any is UNK, return the pieces of the text instead, if `segmented` fits."""
         if UNK in ids and len(pieces := list(segmented)) == len(ids):
             return pieces
         return [self.pieces[number] for number in ids]
 
     def to_bytes(self) -> bytes:
-        """Serialize as UTF-8, one piece per line: the line number, counted from 0, is the id."""
+        """Serialize as UTF-8, one piece per line; the line number, counted from 0, is the id."""
         return "".join(f"{piece}\n" for piece in self.pieces).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Vocabulary":
-        """Restore a vocabulary from `to_bytes`. Raises UserError for content that `to_bytes` cannot have written."""
+        """Restore a vocabulary from `to_bytes`. Raises UserError if the content is malformed."""
         try:
             *pieces, rest = content.decode().split("\n")
         except UnicodeDecodeError as error:
@@ -71,21 +71,21 @@ class Vocabulary:
 
 
 def symbol_pattern(symbols: Iterable[str]) -> re.Pattern[str]:
-    """A pattern whose `split` returns texts, at even positions, and the symbols between them.
+    """Compile a pattern whose `split` returns texts, at even positions, and the symbols between them.
 
-    The leftmost symbol is found first, the longest of those that begin there. Without symbols nothing is found.
+    It finds the leftmost symbol first, the longest if several begin there. Without symbols it finds nothing.
     """
     longest_first = sorted(symbols, key=len, reverse=True)
     return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
 
 def unknown_percent(unknown: int, tokens: int) -> float:
-    """The percentage of unknown tokens, rounded for reports. `tokens` include each `</s>`."""
+    """The percentage of unknown tokens, rounded for reports. `tokens` counts each `</s>`."""
     return round(100 * unknown / max(tokens, 1), 3)
 
 
 def unknown_warning(text: str, percent: float) -> str | None:
-    """The warning about `text` if `percent` of its tokens is too many to be unknown, otherwise None."""
+    """Create a warning about `text` if `percent` of unknown tokens is too high, otherwise None."""
     if percent <= _MANY_UNKNOWN:
         return None
     return (

@@ -29,14 +29,14 @@ from nmtkit.storage.run_files import list_checkpoints
 from nmtkit.text.tokenizer import tokenizer_differences
 from nmtkit.wording import counted
 
-_MAX_ATTEMPTS = 5  # while a training run deletes the checkpoints that are being read
+_MAX_ATTEMPTS = 5  # a training run may delete checkpoints while they are read
 
 
 def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
     """List the newest `count` checkpoints of a training run, oldest first.
 
-    Checkpoints after update `until` are ignored, and those that --keep-last did not count. Raises UserError if there
-    are fewer.
+    Ignores checkpoints after update `until`, and those that --keep-last does not count. Raises UserError if fewer than
+    `count` are left.
     """
     found = _up_to(folder, until)
     counting = (path for _, path in reversed(found) if not read_progress(path).get("is_interim"))
@@ -50,9 +50,9 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
 def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
     """List the `count` best checkpoints of a training run, oldest first.
 
-    Best means the lowest validation loss or the highest validation BLEU, whichever metric the run selected by; ties go
-    to the older checkpoint. Checkpoints after update `until`, and those without a finite value, are ignored. Raises
-    UserError if there are fewer, or if they were scored by different metrics, with different options or on different
+    The best have the lowest validation loss or the highest validation BLEU, by the metric of the run; the older of two
+    equal ones wins. Ignores checkpoints after update `until`, and those without a finite value. Raises UserError if
+    fewer than `count` are left, or if they were scored by different metrics, with different options or on different
     data.
     """
     scored: list[tuple[float, int, Path]] = []
@@ -66,7 +66,7 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
             criteria.add(criterion)
             scored.append((value, update, path))
     if difference := _difference(criteria):
-        raise UserError(f"--best: the checkpoints in {folder} are ranked {difference}: name the files instead")
+        raise UserError(f"--best: the checkpoints in {folder} are ranked {difference}: list the files instead")
     if len(scored) < count:
         raise UserError(_too_few_message("--best", count, folder, len(scored), until, " with a validation value"))
     sign = -1 if any(criterion.metric in HIGHEST_IS_BEST for criterion in criteria) else 1
@@ -75,7 +75,7 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
 
 
 class _Criterion(NamedTuple):
-    """The criterion that selects the best checkpoint of a run. Values by different criteria do not compare."""
+    """The criterion that selects the best checkpoint of a run. Values of different criteria cannot be compared."""
 
     metric: str
     split: frozenset[tuple[str, str]]  # checksums of the validation split
@@ -84,7 +84,7 @@ class _Criterion(NamedTuple):
 
 
 def _recorded_score(progress: dict[str, Any]) -> tuple[_Criterion, float] | None:
-    """The criterion of a checkpoint's run and the value of the checkpoint, None without a finite one.
+    """Read the criterion of a checkpoint's run and the checkpoint's value; None without a finite value.
 
     Raises TypeError, ValueError or AttributeError for values of the wrong type.
     """
@@ -98,7 +98,7 @@ def _recorded_score(progress: dict[str, Any]) -> tuple[_Criterion, float] | None
 
 
 def _difference(criteria: Collection[_Criterion]) -> str | None:
-    """The first difference between criteria, as the end of "ranked …"; None if all are equal."""
+    """Describe the first difference between criteria, to complete "ranked …"; None if all are equal."""
     metrics = sorted({criterion.metric for criterion in criteria})
     if len(metrics) > 1:
         return f"by {' and '.join(metrics)}"
@@ -116,8 +116,8 @@ def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:
 
 
 def _too_few_message(option: str, count: int, folder: Path, found: int, until: int | None, kind: str = "") -> str:
-    """The error message for an option that asks for more checkpoints than `folder` has."""
-    only, instead = ("only ", f": use {option} {found}") if found else ("", ": name the files" if kind else "")
+    """The error message for an option that asks for more checkpoints than `folder` contains."""
+    only, instead = ("only ", f": use {option} {found}") if found else ("", ": list the files" if kind else "")
     limit = "" if until is None else f" up to update {until}"
     return f"{option} {count}: {folder} has {only}{counted(found, 'checkpoint')}{limit}{kind}{instead}"
 
@@ -126,7 +126,7 @@ def average_run(choose: Callable[[], list[Path]], weights: str = "auto") -> tupl
     """Average the checkpoints that `choose` returns, and return the average with their paths.
 
     The training run may be in progress: if it deletes a checkpoint before it is read, `choose` is called again. Raises
-    UserError if this keeps happening, and the errors of `average_checkpoints`.
+    UserError if this happens several times, and the errors of `average_checkpoints`.
     """
     for _ in range(_MAX_ATTEMPTS):
         try:
@@ -136,17 +136,17 @@ def average_run(choose: Callable[[], list[Path]], weights: str = "auto") -> tupl
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             vanished = error
-    raise UserError(f"{vanished}: the training deletes checkpoints before they are read; copy them first") from vanished
+    raise UserError(f"{vanished}: training deletes checkpoints before they are read: copy them first") from vanished
 
 
 @torch.no_grad()
 def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpoint:
-    """Average checkpoints: the mean is accumulated in float64, with one checkpoint in memory at a time.
+    """Average the weights of checkpoints in float64, with one checkpoint in memory at a time.
 
     `weights` selects trained weights or their moving average, see `WeightsConfig`. Tied matrices stay tied, and the
-    result has no optimizer state. Raises UserError if a file is given twice or a parameter is not finite. Raises it
-    also if the checkpoints differ in model, languages or vocabularies, or if only some have a moving average: the
-    message names the first difference.
+    result has no optimizer state. Raises UserError if a file is given twice or a parameter is not finite, if the
+    checkpoints differ in model, languages or vocabularies, or if only some have a moving average: the message names the
+    first difference.
     """
     _check_distinct(paths)
     mean = load_checkpoint(paths[0])
@@ -170,7 +170,7 @@ def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpo
 
 
 def relative_names(paths: Sequence[Path]) -> list[str]:
-    """The paths of files relative to their closest common folder."""
+    """Return the paths of files relative to their closest common folder."""
     absolute = [path.absolute() for path in paths]
     folder = os.path.commonpath([path.parent for path in absolute])
     return [str(path.relative_to(folder)) for path in absolute]

@@ -1,7 +1,7 @@
-"""Determines --packing auto, and --max-tokens auto: on a GPU the largest micro-batch that fits into its memory.
+"""Resolves --packing auto and --max-tokens auto: on a GPU, the largest micro-batch that fits into its memory.
 
-Both are determined when a run begins. The micro-batches of an update determine its dropout masks. So checkpoints record
-both as if they had been given, and a resumed run uses them on any machine.
+Both are resolved when a run begins. Checkpoints record them as if they had been given, and a resumed run uses them on
+any machine, because the micro-batches of an update determine its dropout masks.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,9 @@ _TRIAL_TOKENS = 1024  # of the smaller of two trials
 
 
 def with_batches_of_device(data: TrainingData, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
-    """Determine `--packing` and `--max-tokens` if they are not given: as recorded by the run, or from the devices.
+    """Resolve `--packing auto` and `--max-tokens auto`, as recorded by the run or else from the devices.
 
-    Raises UserError for --packing with an architecture that cannot pack.
+    Raises UserError for --packing on with an architecture that cannot pack sentences.
     """
     recorded = ranks.run_on_main(lambda: SaveDir(options.checkpoints).read_options())
     batches = {} if recorded is None else recorded["batches"]
@@ -50,7 +50,7 @@ def _packing(recorded: dict[str, Any], options: TrainingOptions, device: torch.d
     """Whether the run packs: on or off."""
     packing, model = options.batches.packing, options.model
     if packing == "on" and model.arch != TransformerConfig.arch:
-        raise UserError(f"--packing on is for Transformers, not for the architecture {model.arch}: omit it")
+        raise UserError(f"--packing on supports only Transformers, not the architecture {model.arch}: omit it")
     if packing != "auto":
         return packing
     if recorded:
@@ -59,7 +59,7 @@ def _packing(recorded: dict[str, Any], options: TrainingOptions, device: torch.d
 
 
 def _max_tokens(recorded: dict[str, Any], data: TrainingData, options: TrainingOptions, ranks: Ranks) -> int:
-    """The tokens of a micro-batch: as recorded by the run, or as many as fit on every GPU."""
+    """Tokens per side of a micro-batch: as recorded by the run, or as many as fit on every GPU."""
     if not recorded and ranks.device.type == "cpu":
         return CPU_TOKENS
     found = int(recorded["max_tokens"]) if recorded else _largest(data, options, ranks)
@@ -78,7 +78,7 @@ class _Trial:
         self.longest = data.longest()
         train = data.splits[0]
         update = largest_update(train.source.tokens, train.target.tokens, options.batches)
-        share = -(-update // ranks.size)  # more in a micro-batch leaves ranks idle
+        share = -(-update // ranks.size)  # larger micro-batches leave ranks idle
         self.at_most = max(self.longest, share)
         self.device, self.precision = ranks.device, resolve_precision(options.device.precision, ranks.device)
         self.loss = MicroBatchLoss(build_model(data.first, options, self.device), options.optimizer.label_smoothing)
@@ -87,15 +87,15 @@ class _Trial:
         self.budget = _SHARE * free_memory(self.device) - self.kept
 
     def largest(self) -> int:
-        """Tokens of a side that fit into memory, at least one sentence.
+        """Tokens per side that fit into memory, enough for at least one sentence.
 
-        Extrapolates from two small trials; the result is then tried itself.
+        Extrapolates from two small trials, then tries the result.
         """
         sizes = [self._tokens(size * _TRIAL_TOKENS) for size in (1, 2)]
         if sizes[0] == sizes[1]:
             sizes[1] = 2 * sizes[0]
         one, two = (self._peak(size) for size in sizes)
-        # A GPU allocates blocks: both trials may have used equally many.
+        # A GPU allocates whole blocks: both trials may have used the same number.
         a_token = max(1.0, (two - one) / (sizes[1] - sizes[0])) if two < torch.inf else torch.inf
         tokens = self._tokens(sizes[0] + (self.budget - one) / a_token) if one < torch.inf else self.longest
         while tokens > self.longest and not self._peak(tokens) <= self.budget:
@@ -106,7 +106,7 @@ class _Trial:
         return max(self.longest, min(int(tokens), self.at_most))
 
     def _peak(self, tokens: int) -> float:
-        """Bytes that forward and backward pass need for sentences of the greatest length; infinite if out of memory."""
+        """Peak bytes of the forward and backward pass for the longest sentences; infinite if out of memory."""
         rows = torch.full((max(1, tokens // self.longest), self.longest), EOS)
         batch = Batch.unpadded(rows, rows, rows).to(self.device)
         self.loss.zero_grad(set_to_none=True)
@@ -124,10 +124,10 @@ class _Trial:
 
 
 def largest_update(source_tokens: int, target_tokens: int, batches: BatchConfig) -> int:
-    """The approximate maximum of the tokens of a side in an update, for a corpus with that many tokens.
+    """Estimate the most tokens per side in an update, for a corpus with these numbers of tokens.
 
-    With packing, an update is cut into equal micro-batches. Each rank gets only one if the largest update makes no more
-    micro-batches than there are ranks. Without packing, a micro-batch has about a rank's share of target tokens.
+    With packing, an update is cut into equal micro-batches, one for each rank if the largest update fits into them.
+    Without packing, a micro-batch has about a rank's share of target tokens.
     """
     if batches.packing != "on":
         return batches.batch_tokens
@@ -136,7 +136,7 @@ def largest_update(source_tokens: int, target_tokens: int, batches: BatchConfig)
 
 
 def _peak_memory(device: torch.device, work: Callable[[], None]) -> float:
-    """The peak of the bytes in tensors that `work` makes on a GPU."""
+    """Peak bytes of the tensors that `work` allocates on a GPU."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -1,4 +1,4 @@
-"""torch.compile for a model: its encoder and decoder as a whole, or each layer. Parameter names do not change."""
+"""torch.compile for a model: its encoder and decoder as whole graphs, or each layer. Parameter names stay the same."""
 
 import atexit
 import os
@@ -20,15 +20,15 @@ _VARIANTS = 64  # of a function: training or not, few or many positions, one sen
 def compile_model(model: TranslationModel, device: torch.device) -> None:
     """Compile the `graphs` of a model, or else its layers, at their first use, for any batch size and length.
 
-    A graph that torch cannot compile as a whole becomes several. Equal layers that are compiled separately share code.
+    torch splits a graph that it cannot compile as a whole. Equal layers that are compiled separately share code.
 
-    UserError where torch cannot compile on this machine.
+    Raises UserError if torch cannot compile on this machine.
     """
     use_private_cache()
     import_nothing_from_current_folder()  # the compiler's processes
     _try(device)
     torch._dynamo.config.recompile_limit = _VARIANTS
-    # Otherwise torch 2.9 assumes that sizes that are equal once are always equal.
+    # Otherwise torch 2.9 assumes that two sizes that are equal once are always equal.
     torch.fx.experimental._config.use_duck_shape = False
     torch._dynamo.config.optimize_ddp = False  # it splits graphs where a bucket of gradients ends
     for name in model.graphs:
@@ -41,26 +41,26 @@ def compile_model(model: TranslationModel, device: torch.device) -> None:
 def use_private_cache() -> None:
     """Let torch keep compiled code in the user's cache folder; call it before making an optimizer.
 
-    torch's default is a folder of a known name in /tmp, which even an optimizer creates: that fails for a user without
-    a name, as in a container. A folder that the user has set in TORCHINDUCTOR_CACHE_DIR stays.
+    By default, torch creates a folder with a predictable name in /tmp, even for an optimizer. That fails for a user
+    without a name, as in a container. A folder in TORCHINDUCTOR_CACHE_DIR is kept.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder())
 
 
 def is_compile_error(error: BaseException) -> bool:
-    """Whether torch's compiler has failed."""
+    """Whether an error comes from torch's compiler."""
     return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
 
 
 def _cache_folder() -> Path:
-    """A folder for compiled code: in the user's cache, or temporary where that cannot be used."""
+    """A folder for compiled code: in the user's cache if possible, else a temporary one."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nmtkit" / "torchinductor"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
-    except (OSError, RuntimeError):  # no home, or none that can be written
+    except (OSError, RuntimeError):  # no home folder, or it is not writable
         pass
     temporary = tempfile.mkdtemp(prefix="nmtkit-torchinductor-")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
@@ -68,7 +68,7 @@ def _cache_folder() -> Path:
 
 
 def _try(device: torch.device) -> None:
-    """Compile a small function, forward and backward: whatever is missing on this machine fails here."""
+    """Compile a small function, forward and backward. Raises UserError if a compiler or its files are missing."""
     small = nn.Linear(2, 2).to(device)
     try:
         loss = torch.compile(lambda x: torch.relu(small(x)).sum())(torch.ones(2, 2, device=device))
@@ -76,5 +76,5 @@ def _try(device: torch.device) -> None:
     except Exception as error:
         raise UserError(
             f"--compile: torch cannot compile on this machine ({first_line(error)}): omit it, or install "
-            f"{'Triton' if device.type == 'cuda' else 'a C++ compiler and the headers of Python'}"
+            f"{'Triton' if device.type == 'cuda' else 'a C++ compiler and the Python headers'}"
         ) from error

@@ -12,7 +12,7 @@ from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
 
-AUTO = 0  # --max-tokens, before `capacity` determines it
+AUTO = 0  # --max-tokens auto, before `capacity` resolves it
 CPU_TOKENS = 4096  #: --max-tokens auto on a CPU
 _VALIDATE_EVERY = 1000  # updates, unless --validate-every or --validate-epochs is given
 _OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
@@ -71,16 +71,16 @@ class BatchConfig(Config):
 
     @property
     def planned_tokens(self) -> int:
-        """The limit of the groups of sentences of similar lengths from which an update is made.
+        """Maximum tokens per side in a group of sentences of similar lengths; an update consists of several groups.
 
-        With packing, it is at most that of a CPU. Micro-batches are then cut from the whole update, so that its
-        sentences can differ in length, and are those of an update on a CPU.
+        With packing, at most `CPU_TOKENS`: micro-batches are then cut from the whole update, whose sentences may differ
+        in length, so a GPU can use the same updates as a CPU.
         """
         return min(self.max_tokens, CPU_TOKENS) if self.packing == "on" else self.max_tokens
 
     @property
     def weights(self) -> list[float] | None:
-        """The numbers of --mix, or None."""
+        """The weights given with --mix, or None."""
         if self.mix is None:
             return None
         try:
@@ -90,7 +90,7 @@ class BatchConfig(Config):
 
     @property
     def proportions(self) -> list[float] | None:
-        """The numbers of --mix relative to the largest, or None."""
+        """The weights given with --mix divided by the largest, or None."""
         weights = self.weights
         return None if weights is None else [weight / max(weights) for weight in weights]
 

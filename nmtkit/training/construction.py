@@ -1,4 +1,4 @@
-"""Creates the model of a run; an error for lack of memory states how much training needs."""
+"""Creates the model of a run. If memory runs out, the error says how much training needs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from nmtkit.wording import format_bytes, in_millions
 
 
 def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> TranslationModel:
-    """The run's model on `device`, with weights from torch's generator.
+    """Create the run's model on `device`, with weights from torch's generator.
 
-    With --lora-rank it has additions of low rank, and its other weights are frozen.
+    With --lora-rank the model gets low-rank additions, and its other weights are frozen.
 
-    Raises UserError where its options do not fit the vocabularies, RunError where it does not fit into memory.
+    Raises UserError if the options do not fit the vocabularies, and RunError if the model does not fit into memory.
     """
     with memory_for_model(dataset, options, device):
         model = _make_model(dataset, options).to(device)
@@ -31,7 +31,7 @@ def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device
 
 @contextlib.contextmanager
 def memory_for_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> Iterator[None]:
-    """Raise RunError with the size of the model if memory runs out in this context. Smaller batches would not help."""
+    """Raise RunError with the model's size if memory runs out in this context, where smaller batches do not help."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -43,7 +43,7 @@ def memory_for_model(dataset: Dataset, options: TrainingOptions, device: torch.d
 
 
 def checkpoint_bytes(model: nn.Module, averaged: bool) -> int:
-    """The size of a checkpoint's tensors: weights, averages if any, Adam's two moments of each trained parameter."""
+    """Bytes of a checkpoint's tensors: weights, averages if any, and Adam's two moments of each trained parameter."""
     sets = [(1 + averaged + 2 * parameter.requires_grad, parameter.numel()) for parameter in model.parameters()]
     return 4 * sum(count * numbers for count, numbers in sets)
 
@@ -57,10 +57,10 @@ def _make_model(dataset: Dataset, options: TrainingOptions) -> TranslationModel:
 
 
 def _size(model: nn.Module, averaged: bool) -> str:
-    """What a training takes, and how to take less."""
+    """Describe how much memory training needs, and how to reduce it."""
     numbers = sum(parameter.numel() for parameter in model.parameters())
     size = 4 * numbers + checkpoint_bytes(model, averaged)
     return (
-        f"the model's {in_millions(numbers)} parameters, with their gradient and Adam's moments, take "
+        f"the model's {in_millions(numbers)} parameters, with their gradients and Adam's moments, take "
         f"about {format_bytes(size)}: lower --d-model, --d-ff or the number of layers"
     )

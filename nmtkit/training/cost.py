@@ -11,7 +11,7 @@ from nmtkit.training.ranks import Ranks
 
 
 class Cost:
-    """Counts the model's own operations of a run, and compares them with the rated speed of its devices."""
+    """Counts the floating-point operations of a run's model, and compares them with the rated speed of its devices."""
 
     def __init__(self, config: ModelConfig, target_size: int, ranks: Ranks, precision: torch.dtype) -> None:
         self.config, self.target_size, self.ranks = config, target_size, ranks
@@ -19,22 +19,22 @@ class Cost:
         self.half = precision != torch.float32
 
     def flops(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> int:
-        """Operations of forward and backward passes of sentence pairs of these lengths (n,), without padding."""
+        """FLOPs of forward and backward pass for sentence pairs of these lengths (n,), in tokens without padding."""
         return training_flops(self.config, self.target_size, source, target)
 
     def flops_of_sampled(self, share: Share) -> int:
-        """As `flops` for sampled subwords, whose lengths are known only from the micro-batches. Collective."""
+        """FLOPs of an update with sampled subwords, whose lengths are known only from the micro-batches. Collective."""
         lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
         (flops,) = self.ranks.sum([sum(training_flops(self.config, self.target_size, *sides) for sides in lengths)])
         return int(flops)
 
     def utilization(self, flops: int, seconds: float) -> float | None:
-        """The share of the devices' rated operations; None for a device of unknown rate."""
+        """Model FLOP utilization: the share of the devices' rated speed; None if the rate of the device is unknown."""
         peak = peak_flops(self.device, self.half)
         return None if peak is None else flops / (seconds * peak * self.ranks.size)
 
     def describe(self, flops: int, minutes: float) -> str:
-        """The cost of the run in one line, also by the method of the paper's Table 2 for a device of known rate."""
+        """Describe the cost of the run in one line, also by the paper's Table 2 method if the device is known."""
         rates = rates_of(self.device)
         as_in_paper = ""
         if rates is not None:

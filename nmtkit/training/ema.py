@@ -10,7 +10,7 @@ from nmtkit.checkpoint import collect_weights
 
 
 class MovingAverage:
-    """`average ← d · average + (1 − d) · weights` after each step of the optimizer, in float32 and in place.
+    """Updates `average ← d · average + (1 − d) · weights` after each optimizer step, in float32 and in place.
 
     In update n, d is the smaller of `decay` and (1 + n) / (10 + n), so that the initial weights soon lose their
     influence (as in Marian and TensorFlow).
@@ -23,20 +23,20 @@ class MovingAverage:
 
     @torch.no_grad()
     def step(self, update: int, is_taken: Tensor) -> None:
-        """Include the weights after an update, counted from 1, unless it was skipped: `is_taken` is a scalar."""
+        """Add the weights after an update, counted from 1, unless the scalar `is_taken` says that it was skipped."""
         decay = min(self.decay, (1 + update) / (10 + update))
         weights = [is_taken * (1 - decay)] * len(self.averages)
         torch._foreach_lerp_(list(self.averages.values()), list(self.model.parameters()), weights)
 
     @torch.no_grad()
     def load(self, averages: Iterable[tuple[str, Tensor]]) -> None:
-        """Resume from averages by parameter name."""
+        """Resume from averages by parameter name, each in the shape (…) of its parameter."""
         for name, average in averages:
             self.averages[name].copy_(average)
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """In this context the model has the averaged weights; afterwards its own are restored bit for bit."""
+        """Use the averaged weights in the model within this context, then restore its own bit for bit."""
         self._exchange()
         try:
             yield
@@ -45,7 +45,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        """Swap in place, one tensor at a time: addresses stay, and little memory is needed."""
+        """Swap weights and averages in place, one tensor at a time, to keep their addresses and save memory."""
         for average, weight in zip(self.averages.values(), self.model.parameters(), strict=True):
             kept = weight.clone()
             weight.copy_(average)

@@ -1,4 +1,4 @@
-"""Fine-tuning: initial weights from a checkpoint, also for a vocabulary with more pieces, and frozen parameters."""
+"""Fine-tuning: initial weights from a checkpoint, added vocabulary pieces, and frozen parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,13 +18,13 @@ from nmtkit.text.user_symbols import add_symbols
 
 
 def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> dict[str, Tensor]:
-    """The weights of a new run's `model` on `dataset`, taken from a checkpoint: its moving average if it has one.
+    """Return initial weights for a run by parameter name, from a checkpoint: its moving average if it has one.
 
-    Low-rank additions keep the values that they have in `model`, and so do the rows of pieces that --user-symbol has
-    added to the checkpoint's vocabulary.
+    Weights have the shapes (…) in `model`. Low-rank additions keep the values that they have in `model`, and so do the
+    rows of pieces that --user-symbol has added to the checkpoint's vocabulary.
 
-    Raises UserError, naming the first difference, for a checkpoint of another model or other vocabularies, and for
-    weights that are not finite; also for new rows that the run does not train.
+    Raises UserError, naming the first difference, if the checkpoint has a different model or different vocabularies, if
+    a weight is not finite, or if the run does not train an added row.
     """
     checkpoint, config = load_checkpoint(path), model.config
     with as_user_errors(path):
@@ -34,7 +34,7 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> di
     if any(vocabulary_differences(_with_symbols_of(dataset, checkpoint), dataset)):
         for difference in vocabulary_differences(checkpoint, dataset):
             raise UserError(
-                f"--init-from {path}: {difference}, as {dataset.folder} has: preprocess with --vocab-from {path}"
+                f"--init-from {path}: {difference}, as in {dataset.folder}: preprocess with --vocab-from {path}"
             )
     weights = collect_weights(model) | _grow(checkpoint.chosen(), collect_weights(model))
     untrained = [
@@ -51,7 +51,7 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> di
 
 
 def _with_symbols_of(dataset: Dataset, given: Checkpoint) -> Checkpoint:
-    """`given` with the pieces that the dataset has in addition as user symbols; unchanged if they cannot be added."""
+    """Add the dataset's additional pieces to `given` as user symbols; return it unchanged if that is impossible."""
     symbols = dataset.source.vocab.pieces[len(given.source.vocab) :]
     try:
         source, target = add_symbols((given.source, given.target), symbols)
@@ -61,7 +61,7 @@ def _with_symbols_of(dataset: Dataset, given: Checkpoint) -> Checkpoint:
 
 
 def _grow(given: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`given` with the shapes of `initial`, whose values the rows at the end keep."""
+    """Extend the matrices of `given` to the shapes of `initial`, with the last rows of `initial`."""
     grown = {}
     for name, weight in given.items():
         grown[name] = weight
@@ -72,7 +72,7 @@ def _grow(given: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> dict[st
 
 
 def vocabulary_differences(given: Checkpoint, dataset: Dataset) -> Iterator[str]:
-    """The differences of a checkpoint's vocabularies and tokenizers from a dataset's, in words."""
+    """Describe how the vocabularies and tokenizers of a checkpoint differ from those in a dataset."""
     yield from tokenizer_differences("source", dataset.source, given.source)
     yield from tokenizer_differences("target", dataset.target, given.target)
 
@@ -80,8 +80,8 @@ def vocabulary_differences(given: Checkpoint, dataset: Dataset) -> Iterator[str]
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Exclude the parameters whose names match a shell-style pattern from training.
 
-    A shared matrix matches by each of its names. Raises UserError where a pattern matches nothing, or no trained
-    parameter is left.
+    A shared matrix matches by each of its names. Raises UserError if a pattern matches nothing, or if no parameter is
+    left to train.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name in matching(parameters, patterns, "--freeze"):

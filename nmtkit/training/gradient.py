@@ -28,14 +28,14 @@ from nmtkit.wording import first_line
 
 
 class MemoryLimits:
-    """The largest micro-batches, as learned from running out of memory.
+    """Limits of micro-batch sizes, lowered when memory runs out.
 
     Sentences are classified by length, rounded up to a power of two. `by_length` maps a class, as text for JSON, to the
-    most tokens of a micro-batch: of both sides, with padding.
+    most tokens of both sides of a micro-batch, padding included.
     """
 
     def __init__(self, max_tokens: int) -> None:
-        self.max_tokens = max_tokens  # of a side, padded; only sampled subwords, which are not planned, exceed it
+        self.max_tokens = max_tokens  # per side, with padding; only sampled subwords can exceed it
         self.by_length: dict[str, int] = {}
 
     def __str__(self) -> str:
@@ -43,14 +43,14 @@ class MemoryLimits:
         return ", ".join(f"{limit} tokens for sentences of up to {length}" for length, limit in limits)
 
     def cut(self, batch: MicroBatchTensors) -> Iterator[MicroBatchTensors]:
-        """Split a batch into parts of about equal size within `max_tokens`, and those within the limits."""
+        """Split a batch into parts of about equal size within `max_tokens`, and split these again if over a limit."""
         for part in _parts(batch, batch.parts_within(self.max_tokens)):
             yield from self._cut_to_limits(part)
 
     def _cut_to_limits(self, batch: MicroBatchTensors) -> Iterator[MicroBatchTensors]:
         """Split a batch until each part is within the limit for its own length, or is a single pair.
 
-        A part of a packed batch can be of another class than the batch.
+        A part of a packed batch can belong to a different class than the batch.
         """
         rows, limit = batch.sentences, self.by_length.get(_length_class(batch))
         if limit is None or batch.padded_tokens <= limit or rows == 1:
@@ -60,7 +60,7 @@ class MemoryLimits:
             yield from self._cut_to_limits(part)
 
     def lower(self, batch: MicroBatchTensors) -> str | None:
-        """Halve the limit for a batch's length; returns what does not fit if the batch has only one sentence pair."""
+        """Halve the limit for a batch's length class; for a single pair, return the end of the error message."""
         self.by_length[_length_class(batch)] = batch.padded_tokens // 2
         if batch.sentences > 1:
             return None
@@ -71,13 +71,13 @@ class MemoryLimits:
         )
 
     def merge(self, learned: dict[str, int]) -> None:
-        """Adopt the limits that another rank has learned."""
+        """Adopt the lower limits that a different rank has learned."""
         for length, limit in learned.items():
             self.by_length[length] = min(limit, self.by_length.get(length, limit))
 
 
 def _parts(batch: MicroBatchTensors, count: int) -> Iterator[MicroBatchTensors]:
-    """Divide a batch into at most so many parts of equally many sentences."""
+    """Divide a batch into at most `count` parts with equal numbers of sentences."""
     rows = batch.sentences
     size = -(-rows // count)
     for begin in range(0, rows, size):
@@ -90,7 +90,7 @@ def _length_class(batch: MicroBatchTensors) -> str:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Part `part` of micro-batch `number`, computed at once. One of `weight` 0 contributes only to synchronization."""
+    """Part `part` of micro-batch `number`, computed at once. With `weight` 0 it only takes part in synchronization."""
 
     number: int
     part: int
@@ -100,7 +100,7 @@ class _Chunk:
 
 
 class UpdateGradient:
-    """Computes gradients of updates into the `.grad` of a model's parameters, the same on every rank."""
+    """Computes the gradient of each update into the `.grad` of the model's parameters, equal on every rank."""
 
     def __init__(
         self,
@@ -112,41 +112,41 @@ class UpdateGradient:
         max_tokens: int,
         datasets: int = 1,
     ) -> None:
-        """Losses are summed for each of that many `datasets`."""
+        """`datasets` is the number of datasets, whose losses are summed separately."""
         self.loss, self.datasets = loss, datasets
         self.ranks, self.precision, self.scaler, self.seed = ranks, precision, scaler, seed
         self.limits = MemoryLimits(max_tokens)
         self.times_out_of_memory = 0
         self._attempt: MicroBatchTensors  # the most recent chunk
         self._wrapped: DistributedDataParallel | None = None
-        self._bucket_sizes: dict[int, int] = {}  # of the buckets in which torch sums the gradient over ranks
+        self._bucket_sizes: dict[int, int] = {}  # bucket number -> size; torch sums the gradient over ranks in buckets
         self._buckets_summed = 0
         self._wrap()
 
     def compute(
         self, update: int, share: Share, tokens: int, votes: Sequence[float], dataset_of: Sequence[int] = ()
     ) -> tuple[Tensor, list[float]]:
-        """The gradient of the mean loss per target token, of which the update has `tokens` on all ranks.
+        """Compute the gradient of the mean loss per target token of an update. Collective.
 
-        `share` has this rank's micro-batches with their numbers in the update, possibly none. `dataset_of` has the
-        dataset of each micro-batch of the update, if not all are of the first. Returns the sums over all ranks: of loss
-        and negative log-likelihood of each dataset, (2 · datasets,) in float64 on the device, which may still compute
-        them; and of each of the `votes`. Collective.
+        `tokens` is the number of target tokens on all ranks. `share` contains this rank's micro-batches with their
+        numbers in the update; it may be empty. `dataset_of` gives the dataset of each micro-batch of the update; by
+        default, all are from the first. Returns sums over all ranks: loss and negative log-likelihood of each dataset,
+        (2 · datasets,) in float64 and nats, which the device may still be computing; and each of the `votes`.
 
-        If a rank runs out of memory, all ranks repeat the update with smaller micro-batches of such sentences; GPUs
-        first repeat it as it was, since their free memory may only have been fragmented. Raises RunError if a single
-        sentence pair does not fit.
+        If a rank runs out of memory, all ranks repeat the update with smaller micro-batches of sentences of that
+        length. GPUs first repeat it unchanged, because their free memory may only have been fragmented. Raises RunError
+        if a single sentence pair does not fit.
         """
         may_be_fragmented = self.ranks.device.type == "cuda"
         while True:
-            ran_out, reason = False, "on another device"
+            ran_out, reason = False, "on a different device"
             try:
                 losses = self._accumulate(update, share, tokens, dataset_of)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 ran_out, reason = True, first_line(error)
-            if ran_out:  # outside of the handler: its traceback keeps the tensors alive
+            if ran_out:  # outside the handler, whose traceback keeps the tensors alive
                 self._sum_without_me()
             *voted, failed = self.ranks.sum([*votes, ran_out])
             if not failed:
@@ -162,9 +162,9 @@ class UpdateGradient:
             self._wrap()
 
     def _accumulate(self, update: int, share: Share, tokens: int, dataset_of: Sequence[int] = ()) -> Tensor:
-        """Forward and backward of this rank's share; returns loss and negative log-likelihood of each dataset.
+        """Run forward and backward passes for this rank's share; return loss and nll of each dataset.
 
-        They are (2 · datasets,) in float64, on the device. The sum over ranks overlaps with the last backward pass.
+        The result is (2 · datasets,) in float64 on the device. The sum over ranks overlaps with the last backward pass.
         """
         self.loss.train()
         self.loss.zero_grad(set_to_none=True)
@@ -183,7 +183,7 @@ class UpdateGradient:
         return sums.flatten().double()
 
     def _backward(self, update: int, chunk: _Chunk, tokens: int, module: nn.Module) -> Tensor:
-        """Forward and backward of one chunk; returns its sums (loss, nll)."""
+        """Run the forward and backward pass of one chunk; return the sums of loss and nll (2,)."""
         self._attempt = chunk.batch
         self._seed(update, chunk)
         with autocast(self.ranks.device, self.precision):
@@ -192,18 +192,18 @@ class UpdateGradient:
         return torch.stack((loss.detach(), nll)) * chunk.weight
 
     def _seed(self, update: int, chunk: _Chunk) -> None:
-        """Make dropout masks a function of seed, update, micro-batch and part."""
+        """Seed dropout masks by the run's seed, update, micro-batch and part."""
         sequence = np.random.SeedSequence((self.seed, update, chunk.number, chunk.part))
         torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
 
     def _wrap(self) -> None:
-        """Set up the sum of gradients over ranks from a clean state."""
+        """Set up the summation of gradients over ranks from a clean state."""
         self.loss.zero_grad(set_to_none=True)
         if self.ranks.size == 1:
             return
         self._wrapped = None
-        gc.collect()  # frees the hooks of the old one
-        # Position tables grow independently on the ranks, with equal values: not to be broadcast.
+        gc.collect()  # free the hooks of the old wrapper
+        # Position tables grow independently on the ranks, with equal values: do not broadcast them.
         tables = [name for name, _ in self.loss.named_buffers()]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.loss, tables)  # type: ignore[no-untyped-call]
         self._wrapped = DistributedDataParallel(self.loss, gradient_as_bucket_view=True)
@@ -217,7 +217,7 @@ class UpdateGradient:
         _: None,
         bucket: distributed.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[Tensor]:
-        """A plain sum over ranks: the loss is already divided by the tokens of all ranks."""
+        """Sum a bucket over ranks, without a mean: the loss is already divided by the tokens of all ranks."""
         gradient = bucket.buffer()
         self._bucket_sizes[bucket.index()] = gradient.numel()
         self._buckets_summed += 1
@@ -225,12 +225,12 @@ class UpdateGradient:
         return cast("torch.futures.Future[Tensor]", summed.then(lambda future: future.value()[0]))
 
     def _sum_without_me(self) -> None:
-        """Contribute zeros to the rest of the sum over ranks, which the others wait for."""
+        """Contribute zeros to the rest of the sum, which the other ranks wait for."""
         for bucket in range(self._buckets_summed, len(self._bucket_sizes)):
             distributed.all_reduce(torch.zeros(self._bucket_sizes[bucket], device=self.ranks.device))
 
     def _agree_on_limits(self, update: int, ran_out: bool) -> None:
-        """Lower the limits on all ranks after some of them ran out of memory."""
+        """Lower the limits on all ranks after any of them ran out of memory."""
         complaint = None
         if ran_out and (too_large := self.limits.lower(self._attempt)):
             complaint = f"{out_of_memory(self.ranks.device)} {too_large}"

@@ -1,7 +1,7 @@
 """Signals, handled between two updates: SIGTERM, SIGINT and SIGHUP stop the run, SIGUSR1 saves it.
 
-SIGHUP arrives when a terminal or its connection is closed. A stderr that has lost its reader stops the run like a
-signal, SIGPIPE.
+SIGHUP arrives when a terminal or its connection is closed. If stderr has lost its reader, the run stops as after
+SIGPIPE.
 """
 
 import contextlib
@@ -18,17 +18,16 @@ STOPS = (*_STOPPING, signal.SIGPIPE)
 
 
 def agreed_stop(noted: Collection[int]) -> int:
-    """The signal by which a run stops if its ranks have noted these; 0 without any."""
+    """The signal by which a run stops if its ranks have received these; 0 for none."""
     return next((number for number in STOPS if number in noted), 0)
 
 
 class Signals:
-    """Records signals within its context. `stop` is the number of the last signal to stop, 0 without one."""
+    """Records signals within its context. `stop` is the number of the last signal that stops the run, or 0."""
 
     def __init__(self, second_kills: bool, is_main: bool) -> None:
-        """With `second_kills`, a second SIGTERM or SIGINT takes effect at once. Not under torchrun, which forwards
-        signals that a terminal has sent to its processes already, as a shell does with SIGHUP. Only the main process
-        writes a message."""
+        """With `second_kills`, a second SIGTERM or SIGINT ends the process at once. That is wrong under torchrun, whose
+        processes get a signal twice: from the terminal and from torchrun. Only the main process writes a message."""
         self.second_kills, self.is_main = second_kills, is_main
         self.stop = 0
         self.save = False
@@ -37,7 +36,7 @@ class Signals:
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():  # the only one that can set handlers
             for number in (*_STOPPING, signal.SIGUSR1):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell leaves SIGINT to a background job
+                if signal.getsignal(number) is not signal.SIG_IGN:  # a shell makes background jobs ignore SIGINT
                     self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -46,7 +45,7 @@ class Signals:
             signal.signal(number, handler)
 
     def note_broken_pipe(self) -> None:
-        """Record that nobody reads stderr any more."""
+        """Record that stderr has lost its reader."""
         self.stop = self.stop or signal.SIGPIPE
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -56,7 +55,7 @@ class Signals:
         if self.is_main and not self.stop:
             hint = "; send it again to stop at once" if self.second_kills and number in _KILLING else ""
             begin = "\n" if os.isatty(2) else ""  # below the progress bar
-            with contextlib.suppress(OSError):  # a log on a full disk, a closed terminal
+            with contextlib.suppress(OSError):  # stderr is on a full disk or a closed terminal
                 os.write(
                     2, f"{begin}{signal.Signals(number).name}: finishing and saving this update first{hint}\n".encode()
                 )

@@ -1,4 +1,4 @@
-"""The part of a run that changes in a step: weights, optimizer state, loss scale and moving average."""
+"""The state that an optimizer step changes: weights, optimizer state, loss scale and moving average."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,23 +23,23 @@ from nmtkit.training.ranks import Ranks
 
 
 def _check_recurrent(precision: torch.dtype) -> None:
-    """Raise UserError for a precision in which torch cannot train an LSTM on this CPU."""
+    """Raise UserError if torch cannot train an LSTM in this precision on this CPU."""
     if precision == torch.float16:
-        raise UserError("--precision fp16: a CPU cannot train recurrent models in it; use bf16 or fp32")
+        raise UserError("--precision fp16: CPUs cannot train recurrent models in it: use bf16 or fp32")
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if precision == torch.bfloat16 and has_onednn and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        raise UserError("--precision bf16: this CPU cannot train recurrent models in it; use fp32")
+        raise UserError("--precision bf16: this CPU cannot train recurrent models in it: use fp32")
 
 
 class Learner:
     """A model, its optimizer, the loss scaler (fp16 only), and the moving average of the weights (--ema only).
 
-    The run's seed determines the initial weights. Raises UserError for options that do not fit model, dataset or
-    machine.
+    The run's seed determines the initial weights. Raises UserError if the options do not fit the model, the dataset or
+    the machine.
     """
 
     def __init__(self, dataset: Dataset, languages: tuple[str, str], options: TrainingOptions, ranks: Ranks) -> None:
-        """`dataset` has the vocabularies; `languages` are those of the model, for its checkpoints."""
+        """`dataset` provides the vocabularies; `languages` are source and target language, for checkpoints."""
         self.dataset, self.languages, self.device = dataset, languages, ranks.device
         self.precision = resolve_precision(options.device.precision, ranks.device)
         if self.device.type == "cpu" and isinstance(options.model, RecurrentConfig):
@@ -59,7 +59,7 @@ class Learner:
         self.average = MovingAverage(self.model, ema) if ema else None
 
     def step(self, update: int, learning_rate: float) -> Tensor:
-        """Take one optimizer step. Returns the norm of the gradient, a scalar on the device.
+        """Take one optimizer step; return the gradient norm, a scalar on the device.
 
         A gradient that is not finite changes neither weights nor averages.
         """
@@ -70,13 +70,13 @@ class Learner:
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
-        """In this context the model computes in the run's precision, with the averaged weights if there are any."""
+        """Compute in the run's precision within this context, with the averaged weights if there are any."""
         averaged = self.average.in_model() if self.average else contextlib.nullcontext()
         with autocast(self.device, self.precision), averaged:
             yield
 
     def checkpoint(self, progress: dict[str, Any], optimizer: dict[str, Tensor]) -> Checkpoint:
-        """A checkpoint of the current state; `progress` is the rest of the run's."""
+        """Create a checkpoint of the current state, with `progress` and the `optimizer` tensors (…) by name."""
         return Checkpoint(
             model_config=self.model.config,
             weights=collect_weights(self.model),

@@ -1,4 +1,4 @@
-"""The updates of a run as one rank sees them: its micro-batches, made ahead of time."""
+"""Loads one rank's micro-batches of each update, in threads that work ahead."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ class Work:
     """An update and this rank's share of it: micro-batches, each with its number in the update."""
 
     update: MixedUpdate
-    lengths: tuple[NDArray[np.int32], NDArray[np.int32]]  # of the stored sentences of the whole update, of both sides
+    lengths: tuple[NDArray[np.int32], NDArray[np.int32]]  # source and target, of all stored sentences of the update
     target_tokens: list[int]  # of the whole update, by dataset
     tokens: int  # of both sides, like the next
     padded_tokens: int
@@ -38,15 +38,15 @@ class Work:
 
     @property
     def datasets(self) -> list[int]:
-        """The number of the dataset of each micro-batch of the update."""
+        """The dataset's number for each micro-batch of the update."""
         return [micro_batch.corpus for micro_batch in self.update.micro_batches]
 
     def share(self) -> Share:
-        """This rank's micro-batches with their numbers; waits for the threads that prepare them."""
+        """Wait for this rank's micro-batches, and return them with their numbers."""
         return list(zip(self.numbers, self.batches, strict=True))
 
     def with_exact_counts(self, share: Share, ranks: Ranks) -> "Work":
-        """The same with exact token counts: sampled subwords are counted only now. Collective."""
+        """Replace token counts by exact ones, since sampled subwords can be counted only now. Collective."""
         datasets, mine = self.datasets, [0] * len(self.target_tokens)
         for number, batch in share:
             mine[datasets[number]] += batch.target_tokens
@@ -57,7 +57,7 @@ class Work:
 
 
 class Loader:
-    """Distributes the micro-batches of each update, and collates those of rank `rank` of `size` in threads."""
+    """Distributes the micro-batches of each update over `size` ranks, and collates those of `rank` in threads."""
 
     def __init__(
         self,
@@ -70,14 +70,15 @@ class Loader:
         pinned: bool = False,
         packed_tokens: int | None = None,
     ) -> None:
-        """`sampling` is that of each split, if any; `pinned` puts batches into page-locked memory, for asynchronous
-        copies to a GPU; with `packed_tokens`, sentences are packed into micro-batches of at most that many tokens."""
+        """`sampling` gives each split its subword sampling. `pinned` puts batches into page-locked memory, for
+        asynchronous copies to a GPU. With `packed_tokens`, sentences are packed into micro-batches of at most that
+        many tokens per side."""
         self.splits, self.mixture, self.sampling, self.pinned = splits, mixture, sampling, pinned
         self.packed_tokens = packed_tokens
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, position: MixturePosition) -> Iterator[Work]:
-        """Endless updates from a position; threads prepare one update ahead."""
+        """Yield updates from a position without end; threads prepare one update ahead."""
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in self.mixture.updates(position))
             return
@@ -103,12 +104,12 @@ class Loader:
         return Work(update, lengths, target_tokens, tokens, sum(costs), numbers, batches)
 
     def _lengths(self, micro_batch: MicroBatch) -> tuple[SideLengths, SideLengths]:
-        """The tokens of the stored sentences of each side, EOS counted."""
+        """Lengths of the stored sentences of both sides, in tokens with EOS."""
         split, pairs = self.splits[micro_batch.corpus], micro_batch.pairs
         return split.source.lengths[pairs], split.target.lengths[pairs]
 
     def _cost(self, source: SideLengths, target: SideLengths) -> int:
-        """Tokens of both sides of a micro-batch, with padding."""
+        """Tokens of both sides of a micro-batch, padding included."""
         if self.packed_tokens is not None:
             return packed_size(int(source.sum())) + packed_size(int(target.sum()))
         return len(source) * int(source.max() + target.max())
@@ -127,7 +128,7 @@ class Loader:
 
 
 def _prefetch(plans: Plans) -> Plans:
-    """The same plans; a thread makes the next one meanwhile."""
+    """Yield the same plans, while a thread prepares the next one."""
     with ThreadPoolExecutor(1) as planner:
         following = planner.submit(next, plans)
         while True:
@@ -139,9 +140,9 @@ def _prefetch(plans: Plans) -> Plans:
 def subword_sampling(
     datasets: Sequence[Dataset], splits: Sequence[Split], options: TrainingOptions
 ) -> list[SubwordSampling]:
-    """The sampling of --subword-sampling for each dataset, none without the option.
+    """Create the subword sampling of each dataset for --subword-sampling; an empty list without the option.
 
-    No sentence becomes longer than a micro-batch or the model allows.
+    No sentence becomes longer than a micro-batch or the model's limit.
     """
     batches, limit = options.batches, options.model.length_limit
     if not batches.subword_sampling:
@@ -154,7 +155,7 @@ def subword_sampling(
 
 
 def balanced_shares(costs: list[int], ranks: int) -> list[list[int]]:
-    """Micro-batch numbers for each rank: the most expensive first, each to the rank with the least cost so far."""
+    """Assign micro-batches to ranks: the most expensive first, each to the rank with the lowest cost so far."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for number in sorted(range(len(costs)), key=lambda number: -costs[number]):

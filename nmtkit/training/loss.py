@@ -16,20 +16,20 @@ from nmtkit.model.packed_attention import PackedSide, attends_short, kernel_for,
 from nmtkit.model.translation_model import TranslationModel, mask_never_output
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
-LOSS_VERSION = 2  #: 1 gave probability to PAD and BOS
-# Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy. On a CPU, the sum of
+LOSS_VERSION = 2  #: version 1 gave probability to PAD and BOS
+# Rows of logits in memory at a time: few enough for a CPU's cache, enough to keep a GPU busy. On a CPU, the sum of
 # the gradient of the matrix in fp32 costs less with more rows of products in bf16.
 _ROWS_CPU, _ROWS_CPU_BF16, _ROWS_GPU = 256, 512, 8192
-_ALIGNED = 8  # rows of 16-bit logits begin at multiples of 16 bytes, without which GPUs multiply several times slower
+_ALIGNED = 8  # rows of 16-bit logits begin at multiples of 16 bytes: GPUs multiply others several times slower
 _LARGEST_FP16 = 2.0**15
 _Kernel = Callable[[Tensor, Tensor, float, bool], Tensor]
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Computes logits, loss and gradient a few rows at a time, so that the logits of a batch never exist as a whole.
+    """Computes logits, loss and gradient a few rows at a time, so all logits of a batch are never in memory at once.
 
-    Forward computes the gradients too, in the memory of the logits; backward only scales them. All parts reuse one
-    buffer: allocating memory would take as long as the computation in it.
+    The forward pass also computes the gradients, in the memory of the logits; the backward pass only scales them. All
+    parts reuse one buffer, because allocating memory would take as long as the computation.
     """
 
     @staticmethod
@@ -43,7 +43,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         rows = min(len(hidden), _rows_at_a_time(hidden.is_cuda, dtype))
         states, weights, width = hidden.to(dtype), matrix.to(dtype), len(matrix)
         has_kernel = _kernel_for(weights) is not None
-        if has_kernel and width % _ALIGNED:  # the logits of the added ids, and their gradients, are 0
+        if has_kernel and width % _ALIGNED:  # logits of the added columns, and their gradients, are 0
             weights = F.pad(weights, (0, 0, 0, -width % _ALIGNED))
         grad_matrix = torch.zeros_like(weights, dtype=matrix.dtype) if context.needs_input_grad[1] else None
         products = hidden.new_empty(rows, len(weights), dtype=dtype)
@@ -78,11 +78,11 @@ def _rows_at_a_time(on_gpu: bool, dtype: torch.dtype) -> int:
 
 
 def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
-    """The sums over rows of -log p(target), and of the mean of -log p over the W' ids that may be output.
+    """Return the sums over rows of -log p(target), and of the mean -log p over the W' ids that may be output: (2,).
 
-    `exact` (rows, W) may be the logits themselves; it is in fp32 unless a GPU computes all in one kernel. If
-    `learning`, it becomes the gradient of the smoothed loss by the logits: softmax - ((1 - ε)·one-hot + ε/W'), and 0
-    for `NEVER_OUTPUT`. Otherwise it is memory for the computation. The logits are overwritten.
+    `exact` (rows, W) may be the logits themselves; it is in fp32 unless one GPU kernel computes everything. If
+    `learning`, it receives the gradient of the smoothed loss with respect to the logits: softmax - ((1 - ε)·one-hot +
+    ε/W'), and 0 for `NEVER_OUTPUT`. Otherwise it is scratch memory. The logits (rows, W) are overwritten.
     """
     if native_build.serves(exact):
         exact.copy_(logits)  # no copy if they share memory
@@ -127,9 +127,9 @@ def _clear_never_output(exact: Tensor) -> None:
 def _add_products(
     gradient: Tensor, low: Tensor, x: Tensor, weights: Tensor, grad_hidden: Tensor, grad_matrix: Tensor | None
 ) -> None:
-    """From the gradient of logits (rows, W), write that of x (rows, D) and add that of weights (W, D) if it is needed.
+    """From the gradient of logits (rows, W), write that of x (rows, D), and add that of weights (W, D) if needed.
 
-    The products are computed in the dtype of `low`, which is memory for them, or the gradient itself.
+    The products are computed in the dtype of `low`, which is scratch memory or the gradient itself.
     """
     if low.dtype == torch.float32:
         torch.mm(low, weights, out=grad_hidden)
@@ -150,7 +150,7 @@ def _add_products(
 
 
 def _add(x: Tensor, total: Tensor) -> None:
-    """total += x."""
+    """Add x to `total`, in place."""
     if not (native_build.serves(x) and native_build.serves(total) and total.dtype == torch.float32):
         total += x
         return
@@ -160,9 +160,9 @@ def _add(x: Tensor, total: Tensor) -> None:
 
 
 def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
-    """The largest scale for a gradient of logits, mostly too small for fp16, without overflow in sums of products.
+    """The largest scale for a gradient of logits that avoids overflow in sums of products: most are too small for fp16.
 
-    The trainer's loss scaling comes later. A tensor, so that the host does not wait for a GPU.
+    The trainer's loss scaling comes later. Returns a scalar tensor, so the host does not wait for a GPU.
     """
     norm = torch.linalg.vector_norm
     in_sums_over_rows = norm(gradient, 1, dim=0).max() * norm(x, torch.inf).float()
@@ -171,11 +171,11 @@ def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
 
 
 def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Sums over all rows of the smoothed loss and of the plain negative log-likelihood, in nats.
+    """Sum the smoothed loss and the plain negative log-likelihood over all rows: two scalars, in nats.
 
     hidden (N, D) is the decoder's output, matrix (W, D) the projection, target (N,) the reference ids. The smoothed
-    target distribution is (1 − ε)·one-hot + ε/W' (Szegedy et al., as §5.4 cites it), with the W' ids that may be
-    output: those of `NEVER_OUTPUT` are not in the softmax. Only the first sum has a gradient.
+    target distribution is (1 − ε)·one-hot + ε/W' (§5.4, after Szegedy et al.), with W' the number of ids that may be
+    output: the softmax excludes `NEVER_OUTPUT`. Only the first sum has a gradient.
     """
     return cast(
         tuple[Tensor, Tensor],
@@ -184,7 +184,7 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
 
 
 def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The sums of smoothed loss and negative log-likelihood over the real target tokens of a batch.
+    """Sum smoothed loss and negative log-likelihood over the real target tokens of a batch: two scalars, in nats.
 
     A packed batch needs a model that implements `decode_packed`.
     """
@@ -201,13 +201,14 @@ def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: flo
 
 
 class MicroBatchLoss(nn.Module):
-    """Model and loss in one module: DistributedDataParallel wraps `forward`, and the loss includes the projection."""
+    """Model and loss in one module, because DistributedDataParallel wraps `forward`, which includes the projection."""
 
     def __init__(self, model: TranslationModel, smoothing: float) -> None:
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: MicroBatchTensors) -> tuple[Tensor, Tensor]:
+        """Return the two scalars of `batch_loss`."""
         return batch_loss(self.model, batch, self.smoothing)
 
 
@@ -225,9 +226,9 @@ def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
 
 
 def _with_bias_as_column(hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """hidden (N, D) with a column of ones and matrix (W, D) with the bias (W,) as a column: the same logits.
+    """Append a column of ones to hidden (N, D) and the bias (W,) to matrix (W, D): their product includes the bias.
 
-    Columns of zeros fill up the width to a multiple of 8, which GPUs multiply faster.
+    Columns of zeros pad the width to a multiple of 8, because GPUs multiply those faster.
     """
     padding = -(hidden.size(1) + 1) % 8
     ones = F.pad(hidden.new_ones(len(hidden), 1), (0, padding))
@@ -236,5 +237,5 @@ def _with_bias_as_column(hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll) of the nats per piece; infinite where it overflows in fp32."""
+    """exp(nll), for a negative log-likelihood in nats per piece; infinite if it overflows in fp32."""
     return math.exp(nll) if nll < 88 else math.inf

@@ -1,4 +1,4 @@
-"""Writes the numbers of a run: to `metrics.jsonl` in the save folder, and to TensorBoard."""
+"""Writes the metrics of a run to `metrics.jsonl` in the save folder, and to TensorBoard."""
 
 import contextlib
 import json
@@ -19,8 +19,8 @@ from nmtkit.training.validation import Sample
 class MetricsWriter:
     """Appends one JSON object per line. A resumed run first drops the lines after its checkpoint.
 
-    Each object has `event` ("train" or "valid") and `update`, then the numbers of that event. An event at the update of
-    the checkpoint replaces one that an earlier start recorded there.
+    Each object contains `event` ("train" or "valid") and `update`, then the metrics of that event. An event at the
+    update of the checkpoint replaces the one that an earlier start recorded.
     """
 
     def __init__(self, save_dir: SaveDir, update: int, tensorboard: Path | None) -> None:
@@ -28,7 +28,7 @@ class MetricsWriter:
         if path.exists():
             _keep(path, lambda row: row["update"] <= update)
         self._path, self._start = path, update
-        self._size = path.stat().st_size if path.exists() else 0  # of whole lines
+        self._size = path.stat().st_size if path.exists() else 0  # bytes of whole lines
         self._waiting = b""  # lines not written yet
         self._board = None if tensorboard is None else Board(tensorboard, update)
 
@@ -44,7 +44,7 @@ class MetricsWriter:
             self._board.close()
 
     def write(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
-        """Record the numbers of an event; the samples go to TensorBoard."""
+        """Record the metrics of an event; the samples go to TensorBoard."""
         if update == self._start and self._size:
             _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))
             self._size = self._path.stat().st_size
@@ -54,15 +54,15 @@ class MetricsWriter:
             self._board.samples(update, samples)
 
     def sync(self) -> None:
-        """Flush the file to the disk, so that it survives a power failure. A file that was removed is not an error."""
+        """Flush the file to disk, so that it survives a power failure. Does nothing if the file was removed."""
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
             os.fsync(file.fileno())
 
     def _append(self, line: bytes) -> None:
-        """Write a line, after those that could not be written before: a full disk causes no gap and no partial line."""
+        """Write a line after any that failed before, so that a full disk leaves no gap and no partial line."""
         self._waiting += line
         try:
-            if not self._path.exists():  # removed: begin anew with the lines from here on
+            if not self._path.exists():  # removed: start a new file
                 self._size = 0
             with self._path.open("r+b" if self._size else "wb") as file:
                 file.truncate(self._size)
@@ -78,7 +78,7 @@ class MetricsWriter:
 
 
 def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Keep the wanted lines; drop others and malformed ones, such as a line cut short by a kill."""
+    """Keep the wanted lines; drop all others and malformed ones, such as a line that a kill has cut short."""
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:

@@ -1,4 +1,4 @@
-"""Adam (§5.3) and the learning rate, which is a pure function of the update: nothing about it needs saving."""
+"""Adam (§5.3) and the learning rate, a pure function of the update number that needs no saved state."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from nmtkit.errors import UserError
 from nmtkit.training.config import OptimizerConfig
 
-ENDING_SCHEDULES = ("linear", "cosine")  #: reach 0 one update after --max-updates, so each rate depends on it
-SCHEDULE_VERSION = 2  #: of `learning_rate`; 1 reached 0 with the last update
+ENDING_SCHEDULES = ("linear", "cosine")  #: they reach 0 one update after --max-updates, so every rate depends on it
+SCHEDULE_VERSION = 2  #: version of `learning_rate`; version 1 reached 0 at the last update
 
 
 def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_updates: int) -> float:
-    """The learning rate of an update, counted from 1."""
+    """The learning rate of an update, counted from 1 (§5.3)."""
     warmup = config.warmup_updates
     if config.lr_schedule == "paper":
         return config.lr_scale * float(d_model**-0.5 * min(update**-0.5, update * warmup**-1.5))
@@ -33,7 +33,7 @@ def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_update
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Adam over the trained parameters, in torch's fused form: one pass over memory instead of one per operation."""
+    """Create Adam for the trained parameters, in torch's fused form: one pass over memory for all operations."""
     return torch.optim.AdamW(
         [parameter for _, parameter in _trained(model)],
         lr=config.lr,
@@ -51,10 +51,10 @@ def take_step(
     learning_rate: float,
     clip_norm: float = 0.0,
 ) -> Tensor:
-    """Take one optimizer step, with the gradient scaled down to `clip_norm` if that is not 0.
+    """Take one optimizer step, after clipping the gradient's norm to `clip_norm` if that is not 0.
 
     Returns the norm before clipping, a scalar on the device. If it is not finite, only the loss scale changes: the
-    fused optimizer decides that on the device, so that the host need not wait for a GPU.
+    fused optimizer decides this on the device, so the host does not wait for a GPU.
     """
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
@@ -71,7 +71,7 @@ def take_step(
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Adam's moments and step counts by the names of the parameters, for a checkpoint."""
+    """Return Adam's moments, in the shapes of the parameters, and step counts, scalars, by parameter name."""
     names = [name for name, _ in _trained(model)]
     state = optimizer.state_dict()["state"]
     return {f"{kind}.{names[i]}": value for i, values in sorted(state.items()) for kind, value in values.items()}
@@ -80,7 +80,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], updates: int) -> None:
     """Raise UserError, naming the first problem, unless these are Adam's tensors for some of the parameters.
 
-    Adam has taken at most `updates` steps.
+    Moments have the shapes (…) of parameters, step counts are scalars of at most `updates`.
     """
     for name in sorted({key.partition(".")[2] for key in tensors}):
         if name not in parameters:
@@ -90,16 +90,16 @@ def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tens
             if tensor is None or tensor.shape != shape or tensor.dtype != torch.float32:
                 raise UserError(f"the optimizer's state does not fit the model: {kind}.{name}")
             if not tensor.isfinite().all() or (kind == "step" and tensor > updates):
-                raise UserError(f"the optimizer's state has impossible values in {kind}.{name}")
+                raise UserError(f"the optimizer's state has invalid values in {kind}.{name}")
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """The inverse of `optimizer_tensors`. Without any tensors the optimizer starts from zero."""
+    """Load moments (…) and scalar step counts from `optimizer_tensors`. Without any, the optimizer starts from zero."""
     numbers = {name: number for number, (name, _) in enumerate(_trained(model))}
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors:
         kind, _, name = key.partition(".")
-        if name in numbers:  # others are frozen since
+        if name in numbers:  # otherwise it is frozen now
             state.setdefault(numbers[name], {})[kind] = value.clone()
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 

@@ -19,17 +19,17 @@ from nmtkit.machine.torchrun import place_of_process
 
 T = TypeVar("T")
 
-# Ranks wait this long for the main process to save, validate or translate. The connection to a process that ends is
-# closed, which ends the wait at once.
+# How long ranks wait for the main process to save, validate or translate. If a process ends, its connection is closed,
+# which ends the wait at once.
 _PATIENCE = timedelta(days=1)
-_COMMUNICATION_ON_GPU = timedelta(minutes=30)  # for a sum of gradients, including the compilation before the first
+_COMMUNICATION_ON_GPU = timedelta(minutes=30)  # to sum gradients, including compilation before the first sum
 
 
 class Ranks:
-    """This process among the others: `rank` of `size`, computing on `device`.
+    """The place of this process in a run: `rank` of `size`, computing on `device`.
 
-    Python values are exchanged between the hosts, in the process group `hosts` (the default group if None), tensors
-    between the devices. All methods except `report_once` are collective: all ranks call them in the same order.
+    Python values are exchanged between hosts, in the process group `hosts` (None: the default group), and tensors
+    between devices. All methods except `report_once` are collective: all ranks call them in the same order.
     """
 
     def __init__(self, device: torch.device, rank: int = 0, size: int = 1, hosts: Any = None) -> None:
@@ -44,7 +44,7 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """The sum over all ranks of each value, in float64, bit for bit the same on every rank."""
+        """Sum each value over all ranks in float64. Every rank gets bit by bit the same sums."""
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64)
@@ -52,13 +52,13 @@ class Ranks:
         return tensor.tolist()
 
     def sum_on_devices(self, values: Tensor) -> Tensor:
-        """The sum over all ranks of the values on their devices, in place. The host does not wait for a GPU."""
+        """Sum a tensor (…) over all ranks on their devices, in place. The host does not wait for a GPU."""
         if self.size > 1:
             distributed.all_reduce(values)
         return values
 
     def gather(self, value: T) -> list[T]:
-        """The value of every rank, in the order of ranks."""
+        """Return the values of all ranks, in the order of ranks."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -68,7 +68,7 @@ class Ranks:
     def run_on_main(self, function: Callable[[], T]) -> T:
         """Call a function in the main process only, and return its result on every rank.
 
-        Its NmtkitError is raised on every rank, but reported only by the main process.
+        If it raises NmtkitError, so does every rank, but only the main process reports it.
         """
         if self.size == 1:
             return function()
@@ -85,13 +85,13 @@ class Ranks:
         return result
 
     def keep_on_main(self, function: Callable[[], T]) -> T | None:
-        """As `run_on_main`, but the result stays in the main process; None on the other ranks."""
+        """Call a function in the main process only, and return its result there, None on the other ranks."""
         results: list[T] = []
         self.run_on_main(lambda: results.append(function()))
         return results[0] if results else None
 
     def run_on_all(self, function: Callable[[], T]) -> T:
-        """Call a function on every rank. An error on any rank ends them all; the main process reports it, with the rank
+        """Call a function on every rank. An error on any rank ends all; the main process reports it, and names the rank
         unless all ranks have the same error."""
         if self.size == 1:
             return function()
@@ -108,7 +108,7 @@ class Ranks:
         return cast("T", result)
 
     def check_same(self, facts: Mapping[str, object]) -> None:
-        """UserError on all ranks, naming the first difference, unless the facts of all ranks are equal."""
+        """Raise UserError on all ranks, naming the first difference, unless all ranks have the same facts."""
         everywhere = self.gather(dict(facts))
         for rank, theirs in enumerate(everywhere):
             for name in {**everywhere[0], **theirs}:
@@ -118,8 +118,8 @@ class Ranks:
                     raise self.report_once(UserError(message))
 
     def broadcast(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The main process's tensors by name on every rank's device, one at a time, to limit memory. All ranks must
-        iterate to the end."""
+        """Yield copies of the main process's tensors (…) by name on every rank's device, one at a time to limit memory.
+        All ranks must iterate to the end."""
         if self.size == 1:
             yield from tensors.items()
             return
@@ -132,7 +132,7 @@ class Ranks:
             yield name, tensor
 
     def report_once(self, error: NmtkitError) -> NmtkitError:
-        """The form in which a rank raises an error that all ranks have: only the main process reports it."""
+        """Convert an error that all ranks raise, so that only the main process reports it."""
         return error if self.is_main else ReportedElsewhere(error.exit_code)
 
 
@@ -140,8 +140,8 @@ class Ranks:
 def join(device: torch.device) -> Iterator[Ranks]:
     """Join the process group of the run, with NCCL on GPUs and gloo on CPUs, and leave it at the end.
 
-    Raises UserError if a machine has more processes than GPUs, or a variable of torchrun is wrong. Raises RunError if
-    another process is lost, or if the communication between GPUs has no memory.
+    Raises UserError if a machine runs more processes than it has GPUs, or if a variable of torchrun is malformed.
+    Raises RunError if the connection to another process is lost, or if GPUs have no memory left to communicate.
     """
     rank, size, local, local_size = place_of_process()
     if size == 1:
@@ -151,7 +151,7 @@ def join(device: torch.device) -> Iterator[Ranks]:
         if local_size > torch.cuda.device_count():
             raise UserError(
                 f"{local_size} processes on a machine that has {torch.cuda.device_count()} GPUs: "
-                "start torchrun with --nproc-per-node of at most that"
+                "start torchrun with at most that many (--nproc-per-node)"
             )
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
@@ -168,15 +168,15 @@ def join(device: torch.device) -> Iterator[Ranks]:
             ) from error
         raise
     finally:
-        with contextlib.suppress(RuntimeError):  # fails if the others are gone
+        with contextlib.suppress(RuntimeError):  # fails if the other processes have ended
             if distributed.is_initialized():
                 distributed.destroy_process_group()
 
 
 def _connect(device: torch.device, rank: int, size: int) -> Any:
-    """Join the default process group, which sums tensors on `device`. Returns the group for values of the hosts.
+    """Join the default process group, which sums tensors on `device`; return the group for Python values.
 
-    NCCL ends a run whose ranks wait too long for one another, so GPUs need a second group for waiting, over gloo.
+    NCCL ends a run whose ranks wait too long for each other, so on GPUs ranks wait in a second group, over gloo.
     """
     place = {"store": _fresh_store(rank, size), "rank": rank, "world_size": size}
     if device.type != "cuda":
@@ -189,8 +189,8 @@ def _connect(device: torch.device, rank: int, size: int) -> Any:
 def _fresh_store(rank: int, size: int) -> Any:
     """torchrun's key-value store, under a prefix that is unique to this start of the processes.
 
-    After a restart, torchrun's store still has the keys of the previous processes, and a rank that reads an old address
-    would wait forever. So each rank asks the main process for the prefix, with a random token, until it has an answer.
+    After a restart, torchrun's store still contains keys of the previous processes, and a rank that reads an old
+    address waits forever. So each rank asks the main process for the prefix, with a random token, until it answers.
     """
     store, _, _ = next(rendezvous("env://"))
     if rank == 0:
@@ -209,5 +209,5 @@ def _fresh_store(rank: int, size: int) -> Any:
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:
-    """Whether an error is a lost connection. gloo has no exception class for it."""
+    """Whether an error is a lost connection, for which gloo has no exception class."""
     return isinstance(error, distributed.DistError) or "gloo" in str(error)

@@ -1,4 +1,4 @@
-"""The `progress` of a training checkpoint: made when a run saves, checked before it resumes."""
+"""The `progress` in a checkpoint: created when a run saves, checked before it resumes."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,14 +14,14 @@ from nmtkit.training.state import RunState, Window
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION
 
-# The entries without which no run resumes. All others take a default, since older versions did not write them.
+# The required entries. All others have defaults, since older versions did not write them.
 _REQUIRED = ("best_metric", "checkpoint_validations", "options", "update")
 
 
 def make_record(
     state: RunState, window: Window, metric: str, data: TrainingData, options: TrainingOptions
 ) -> dict[str, Any]:
-    """The `progress` of a checkpoint, as plain JSON values."""
+    """Create the `progress` of a checkpoint, as plain JSON values."""
     first, *others = data.training_checksums()
     return {
         **asdict(state),
@@ -43,8 +43,8 @@ def make_record(
 def is_interim(state: RunState, metric: str, options: TrainingOptions) -> bool:
     """Whether --keep-last and nmt-average --last do not count this checkpoint.
 
-    With --save-epochs, they count those of --save-epochs and --save-every; with --save-minutes 0, those that a run
-    without interruptions saves. Otherwise they count all.
+    With --save-epochs, they count only checkpoints of --save-epochs and --save-every; with --save-minutes 0, only those
+    that a run without interruptions saves. Otherwise they count all.
     """
     config = options.checkpoints
     is_due = state.is_due(config.save_every, config.save_epochs)
@@ -54,20 +54,20 @@ def is_interim(state: RunState, metric: str, options: TrainingOptions) -> bool:
 
 
 def check_record(progress: Mapping[str, Any], path: Path, update: int | None = None) -> None:
-    """Raise UserError unless a run can resume from the `progress` of a checkpoint, which is that of `update` if given.
+    """Raise UserError unless a run can resume from the `progress` of a checkpoint, written after `update` if given.
 
-    The checksum of the file vouches for the values.
+    Values are not checked: the checksum of the file protects them.
     """
     if "options" not in progress:
-        raise UserError(f"{path} is an average or an import: only --init-from can begin with it")
+        raise UserError(f"{path} is an average or an import: use it with --init-from")
     for name in sorted({*_REQUIRED} - progress.keys()):
         raise UserError(f"{path}: its training state has no {name}")
     if update is not None and progress["update"] != update:
-        raise UserError(f"{path}: its content is of update {progress['update']}")
+        raise UserError(f"{path}: it contains update {progress['update']}")
 
 
 def recorded_options(progress: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The options of the run in the `progress` of a checkpoint. Raises UserError as `check_record`."""
+    """Return the run's options from the `progress` of a checkpoint. Raises UserError if they are incomplete."""
     check_record(progress, path)
     options: dict[str, Any] = progress["options"]
     if not options.get("batches", {}).get("max_tokens"):

@@ -1,4 +1,4 @@
-"""The beginning of a run: from a checkpoint of its own (resume), from given weights, or from random weights."""
+"""Starts a run from its own checkpoint (resume), from given weights, or from random weights."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -28,8 +28,8 @@ from nmtkit.wording import counted
 
 
 class _Start(NamedTuple):
-    """The beginning of a run: initial `weights` and `averages` of them, None to keep the random ones; and the rest of a
-    checkpoint of the run itself, if it resumes from one."""
+    """The start of a run: `weights` and their `averages`, None to keep the random ones; and the rest of the run's own
+    checkpoint, if it resumes from one."""
 
     weights: Mapping[str, Tensor] | None = None
     averages: Mapping[str, Tensor] | None = None
@@ -40,10 +40,11 @@ class _Start(NamedTuple):
 def resume(
     learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, options: TrainingOptions, ranks: Ranks
 ) -> RunState | None:
-    """Load the newest valid checkpoint in the save folder; returns the state of the run, None for a new run.
+    """Load the newest valid checkpoint in the save folder; return the state of the run, None for a new run.
 
-    Collective. The main process reads, and broadcasts everything but the weights, which the others receive before the
-    first gradient. `metric` decides which validation is best. Raises UserError for a checkpoint of another run.
+    Collective. The main process reads the checkpoint, and broadcasts everything except the weights, which the other
+    ranks receive before the first gradient. `metric` decides which validation is best. Raises UserError if the
+    checkpoint is from a different run.
     """
 
     def load() -> _Start:
@@ -65,7 +66,7 @@ def resume(
 
 
 def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, options: TrainingOptions) -> _Start:
-    """The start from a checkpoint of the run, else from --init-from, else from random weights.
+    """Read the start of a run: its newest checkpoint, else the weights of --init-from, else nothing.
 
     A moving average that the run has not kept so far starts from the weights.
     """
@@ -85,46 +86,46 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
     if given is not None:
         logger.info("--init-from %s is ignored: resuming from the checkpoints in %s", given, save_dir.folder)
     if options.fine_tuning.reset_progress and not is_reset(checkpoint, options):
-        logger.info("--reset-progress took effect in an earlier start: to reset again, run once without it")
+        logger.info("--reset-progress has already taken effect: to reset again, run once without it")
     _warn_of_missing_moments(learner, checkpoint.optimizer or {})
     return _Start(checkpoint.weights, checkpoint.chosen(), checkpoint.optimizer, state)
 
 
 def _warn_of_missing_moments(learner: Learner, optimizer: Mapping[str, Tensor]) -> None:
-    """Warn of trained parameters for which the checkpoint has no moments of Adam, as when they were frozen."""
+    """Warn about trained parameters without Adam's moments in the checkpoint, as after they were frozen."""
     trained = [name for name, parameter in learner.model.named_parameters() if parameter.requires_grad]
     missing = sum(f"step.{name}" not in optimizer for name in trained)
     if missing:
-        logger.warning("%d of %s begin without Adam's moments", missing, counted(len(trained), "parameter"))
+        logger.warning("%d of %s start without Adam's moments", missing, counted(len(trained), "parameter"))
 
 
 def is_reset(checkpoint: Checkpoint, options: TrainingOptions) -> bool:
     """Whether --reset-progress is given now and was not given when the checkpoint was written.
 
-    If it was given then, it has taken effect already: the same command resumes the run.
+    If it was given then, it has already taken effect, and the same command resumes the run.
     """
     before = checkpoint.progress["options"].get("fine_tuning", {})
     return options.fine_tuning.reset_progress and not before.get("reset_progress")
 
 
 def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, options: TrainingOptions) -> None:
-    """UserError for a checkpoint of a run with another model or other data."""
+    """Raise UserError if a checkpoint is from a run with a different model or different data."""
     folder, dataset = options.checkpoints.save_dir, data.first
     for difference in model_differences(config, checkpoint.model_config, but_for=config.free_options):
         raise UserError(
-            f"{folder} holds checkpoints of another model ({difference}): use the options it was started with, "
-            "or another --save-dir, with --init-from to begin with these weights"
+            f"{folder} contains checkpoints of a different model ({difference}): use the options it was started with, "
+            "or a different --save-dir, with --init-from to start from these weights"
         )
     before, now = checkpoint.lora or LoraConfig(), options.lora
     if before.describe() != now.describe():
         raise UserError(
-            f"{folder} holds checkpoints of a run with {before.describe()}, not {now.describe()}: use the options it "
-            "was started with, or another --save-dir"
+            f"{folder} contains checkpoints of a run with {before.describe()}, not {now.describe()}: use the options "
+            "it was started with, or a different --save-dir"
         )
     for difference in vocabulary_differences(checkpoint, dataset):
         raise UserError(
-            f"{folder} holds checkpoints of another vocabulary than {dataset.folder} ({difference}): "
-            "use the dataset it was started with, or another --save-dir"
+            f"{folder} contains checkpoints with a different vocabulary than {dataset.folder} ({difference}): "
+            "use the dataset it was started with, or a different --save-dir"
         )
     first, *others = data.training_checksums()
     is_same = checkpoint.progress.get("data", first) == first
@@ -133,23 +134,23 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
     if not is_same and not is_reset(checkpoint, options):
         folders = ", ".join(str(each.folder) for each in data.datasets)
         way = (
-            "first run until the next checkpoint without --reset-progress, which took effect in an earlier start"
+            "first run until the next checkpoint without --reset-progress, which has already taken effect"
             if options.fine_tuning.reset_progress
             else "--reset-progress to continue with this data"
         )
         raise UserError(
-            f"{folder} holds checkpoints of a run on other data than {folders}: use the data it was started with, "
-            f"another --save-dir, or {way}"
+            f"{folder} contains checkpoints of a run on different data than {folders}: use the data it was started "
+            f"with, a different --save-dir, or {way}"
         )
 
 
 def resumed_state(
     checkpoint: Checkpoint, validation_data: dict[str, str], metric: str, options: TrainingOptions
 ) -> RunState:
-    """The state of the run, after --reset-progress if it is given. Warns of changes that alter its results.
+    """Restore the state of a run, and apply --reset-progress if given. Warns about changes that alter its results.
 
-    `metric` decides which validation is best. Validations on a split with other checksums than `validation_data` do not
-    count.
+    `metric` decides which validation is best. Validations count only if the checksums of their split equal
+    `validation_data`.
     """
     progress, reset = checkpoint.progress, is_reset(checkpoint, options)
     state = restore(RunState, progress)
@@ -163,7 +164,7 @@ def resumed_state(
     if change or reset:
         state.discard_best()
     if change:
-        state.validation = {}  # not validated yet
+        state.validation = {}  # this update is to be validated again
     _warn_of_other_versions(state, progress, reset, options.optimizer.lr_schedule)
     free_options = options.model.free_options
     before, now = (_relevant_options(each, free_options) for each in (progress["options"], options.to_dict()))
@@ -173,7 +174,7 @@ def resumed_state(
 
 
 def _change_of_metric(progress: dict[str, Any], metric: str, options: TrainingOptions) -> str | None:
-    """Why earlier values of the metric that decides which validation is best do not compare with those to come."""
+    """Explain why earlier values of the selection metric cannot be compared with later ones; None if they can."""
     if progress["best_metric"] != metric:
         return f"the best checkpoint is now selected by {metric}, not by {progress['best_metric']}"
     setting, version = metric_setting(metric, {"options": options.to_dict(), "loss_version": LOSS_VERSION})
@@ -181,14 +182,14 @@ def _change_of_metric(progress: dict[str, Any], metric: str, options: TrainingOp
     if setting_before != setting:
         return f"{metric} depends on {flag(METRIC_OPTIONS[metric][1])}, which has changed"
     if version_before != version:
-        return f"{metric} is computed by another version of the loss"
+        return f"{metric} is computed by a different version of the loss"
     return None
 
 
 def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bool, schedule: str) -> None:
-    """Warn of another version of the data order, the loss, or a `schedule` that ends, than the run began with.
+    """Warn if the version of the data order, the loss, or a `schedule` that ends has changed since the run began.
 
-    Checkpoints without these versions have version 1.
+    Checkpoints that do not record a version have version 1.
     """
     batches, before = "batches differ from here on", progress["options"].get("optimizer", {})
     if state.part or state.updates_in_part:
@@ -206,7 +207,7 @@ def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bo
 
 
 def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collection[str]) -> dict[str, Any]:
-    """The options that affect the final weights of a run. Of the model's, only `free_options` can change."""
+    """Select the options that affect the final weights of a run; of the model, only `free_options` can change."""
     batches, optimizer = options.get("batches", {}), options.get("optimizer", {})
     named = {
         "model": free_options,
@@ -222,7 +223,7 @@ def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collecti
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The options of both with other values; an option that is missing from one of them counts as equal."""
+    """Describe options whose values differ; an option that is missing on one side counts as equal."""
     return [
         f"{name} was {before[name]}, is {now[name]}"
         for name in before

@@ -1,4 +1,4 @@
-"""Reports a run: the description at its start, the numbers of its updates and validations, the time left, its end."""
+"""Reports a run: its description at the start, metrics of updates and validations, the time left, and its end."""
 
 import contextlib
 import time
@@ -39,7 +39,7 @@ OnMetrics = Callable[[dict[str, Any]], object]  #: takes a row of metrics.jsonl
 
 
 class RunLog:
-    """Logs a run, and records its numbers in the process that opens the metrics."""
+    """Logs a run, and records its metrics in the process that opens them."""
 
     def __init__(
         self, options: TrainingOptions, ranks: Ranks, cost: Cost, save_dir: SaveDir, on_metrics: OnMetrics | None = None
@@ -48,7 +48,7 @@ class RunLog:
         self.on_metrics = on_metrics
         self.metrics: MetricsWriter | None = None
         self.updates_per_epoch = 0  # until the first update is planned
-        self.description = Report("training")  # shown as a table once the plan is known
+        self.description = Report("training")  # shown as a table when the first update is planned
 
     def summarize(self, state: RunState, data: TrainingData, learner: Learner, validates: bool) -> None:
         """Describe the run at its start."""
@@ -70,16 +70,16 @@ class RunLog:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)
 
     def open_metrics(self, update: int, stack: contextlib.ExitStack) -> None:
-        """Record numbers from now on, after `update`, until the `stack` closes."""
+        """Record metrics of updates after `update` until the `stack` closes."""
         tensorboard = self.options.checkpoints.tensorboard
         self.metrics = stack.enter_context(MetricsWriter(self.save_dir, update, tensorboard))
 
     def start(self, state: RunState, data: TrainingData) -> None:
-        """Start to measure the pace."""
+        """Start to measure the pace of training."""
         self.first, self.pace = state.update + 1, Pace(data.tokens_per_epoch)
 
     def plan(self, work: Work) -> None:
-        """Count an update for the pace, and describe the first one."""
+        """Count an update to measure the pace, and describe the first one."""
         first, self.updates_per_epoch = not self.updates_per_epoch, work.update.updates_per_epoch
         self.pace.tokens += int(work.lengths[1].sum())
         if not first:
@@ -91,9 +91,9 @@ class RunLog:
             logger.warning("%s", warning)
 
     def after_update(self, state: RunState, window: Window) -> str:
-        """Log the time left once: when enough updates are measured, or after the first if it was long.
+        """Log the time left once: when enough updates are measured, or after the first if it took long.
 
-        Returns the numbers for the progress bar.
+        Returns the text for the progress bar.
         """
         if state.update == self.first:
             is_long = time.monotonic() - self.pace.began > LONG_UPDATE and not self.options.compute.compile
@@ -103,7 +103,7 @@ class RunLog:
         return describe_progress(window, self.minutes_left(state))
 
     def record_updates(self, state: RunState, window: Window, device: torch.device) -> None:
-        """Record the numbers of the updates in `window`."""
+        """Record the metrics of the updates in `window`."""
         values = {
             "epoch": state.last_epoch,
             **window.averages(),
@@ -127,12 +127,12 @@ class RunLog:
         self._record("valid", state.update, values, samples, table=f"validation after update {state.update}")
 
     def minutes_left(self, state: RunState) -> float:
-        """Minutes until the run ends; see `Pace`."""
+        """Estimate the minutes until the run ends, see `Pace`."""
         return self.pace.minutes_left(state, self.options.stop, self.updates_per_epoch)
 
     def finish(self, state: RunState, reason: str | None, next: str) -> None:
-        """Log why the run stops and what it has cost; a terminal shows its best result and the `next` command too."""
-        self.description.show()  # if there was no update to plan
+        """Log why the run stops and its cost; on a terminal, also show its best result and the `next` command."""
+        self.description.show()  # if no update was planned
         logger.info("stopped after update %d: %s", state.update, reason)
         end, folder = Report("end of training"), self.options.checkpoints.save_dir
         end.add("time", duration(state.minutes), plain=False)

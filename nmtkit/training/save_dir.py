@@ -28,7 +28,7 @@ from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record, recorded_options
 
 T = TypeVar("T")
-Better = Callable[[float, float], bool]  # whether one value of a validation is better than another
+Better = Callable[[float, float], bool]  # whether the first of two validation values is better
 
 
 class SaveDir:
@@ -38,14 +38,14 @@ class SaveDir:
         self.config = config
         self.folder = config.save_dir
         self.newest: int | None = None  # the update of the newest checkpoint
-        self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
+        self._validations: dict[int, float] = {}  # update -> value, for checkpoints with a validation
         self._ranking = 0  # as in `RunState`
-        self._interim: set[int] = set()  # the updates of checkpoints that --keep-last does not count
+        self._interim: set[int] = set()  # updates of checkpoints that --keep-last does not count
         self._unusable: list[Path] = []  # newer checkpoints that cannot be resumed
         self._last_save = time.monotonic()
 
     def check(self) -> None:
-        """UserError if the folder is a dataset or a file, or could not be created or written. Creates nothing."""
+        """Raise UserError if the folder is a dataset or a file, or cannot be created or written. Creates nothing."""
         refuse_dataset(self.folder, f"--save-dir {self.folder}")
         existing = existing_part(self.folder)
         if not existing.is_dir():
@@ -55,7 +55,7 @@ class SaveDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Create the folder, and lock out other runs. A run that writes nothing leaves no new folder."""
+        """Create the folder, and lock it against other runs. Remove it at the end if it is new and empty."""
         refuse_dataset(self.folder, f"--save-dir {self.folder}")
         missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         try:
@@ -76,10 +76,10 @@ class SaveDir:
                     path.rmdir()
 
     def load_newest(self) -> Checkpoint | None:
-        """The newest checkpoint that a run can resume from, if any; others are skipped with a warning.
+        """Load the newest checkpoint that a run can resume from; None without checkpoints. Warn about skipped ones.
 
-        UserError if none can be resumed, or for one that cannot be read now, such as that of another user: it may be
-        intact.
+        Raises UserError if none can be resumed, or if one cannot be read now, such as a file of a different user: it
+        may be intact.
         """
         found = self._found()
         if len(found) > 1 and found[-1][1].name == LAST:
@@ -107,11 +107,11 @@ class SaveDir:
         return None
 
     def read_model_config(self) -> ModelConfig | None:
-        """The options of the model in the newest checkpoint whose header is intact; None if there is none."""
+        """Read the model's options from the newest checkpoint with an intact header; None if there is none."""
         return self._from_newest_header(read_model_config)
 
     def read_options(self) -> dict[str, Any] | None:
-        """The options in the newest checkpoint of the run whose header is intact; None if there is none."""
+        """Read the run's options from the newest checkpoint with an intact header; None if there is none."""
         return self._from_newest_header(lambda path: recorded_options(read_progress(path), path))
 
     def _from_newest_header(self, read: Callable[[Path], T]) -> T | None:
@@ -121,9 +121,9 @@ class SaveDir:
         return None
 
     def _found(self) -> list[tuple[int, Path]]:
-        """The update and path of each checkpoint, oldest first: the numbered ones, and LAST if it is newer.
+        """List update and path of each checkpoint, oldest first: the numbered ones, and LAST if it is newer.
 
-        UserError if there is only BEST, which the first validation would replace.
+        Raises UserError if there is only BEST, which the first validation would replace.
         """
         found, last = list_checkpoints(self.folder), self.folder / LAST
         if last.is_file():
@@ -133,16 +133,16 @@ class SaveDir:
         elif not found and (self.folder / BEST).is_file():
             raise UserError(
                 f"--save-dir {self.folder}: {BEST} would be replaced, as there is no checkpoint to resume from; rename "
-                f"it to {LAST} to resume from it, or use it with --init-from and another --save-dir"
+                f"it to {LAST} to resume from it, or use it with --init-from and a different --save-dir"
             )
         return found
 
     def prepare(self, options: dict[str, Any], metric: str, better: Better) -> None:
-        """Write the options of the run, and clean up after a killed one; `metric` and `better` rank its checkpoints.
+        """Write the options of the run, and clean up after a killed one. `metric` and `better` rank checkpoints.
 
-        Checkpoints that cannot be resumed are renamed, so that no stage takes them for those of this run.
+        Checkpoints that cannot be resumed are renamed, so that no command uses them as part of this run.
         """
-        remove_partial_files(self.folder, is_run_file)  # no files of other programs
+        remove_partial_files(self.folder, is_run_file)  # keep files of other programs
         for path in self._unusable:
             _set_aside(path)
         if self.newest is not None:
@@ -160,11 +160,11 @@ class SaveDir:
         return minutes > 0 and time.monotonic() - self._last_save >= minutes * 60
 
     def forget_validations(self) -> None:
-        """Forget the ranking of the checkpoints so far: it is by another metric."""
+        """Forget the ranking of checkpoints, since a different metric ranks them from now on."""
         self._validations = {}
 
     def regular(self) -> list[int]:
-        """The updates of the checkpoints that --keep-last and nmt-average --last count, oldest first."""
+        """List the updates of the checkpoints that --keep-last and nmt-average --last count, oldest first."""
         newest = -1 if self.newest is None else self.newest
         return [u for u, _ in list_checkpoints(self.folder) if u <= newest and u not in self._interim]
 
@@ -190,14 +190,14 @@ class SaveDir:
         else:
             self._link_best(update, metric, better)
         for old, path in list_checkpoints(self.folder):
-            if old not in keep and old < update:  # one beyond the newest is not of this run
+            if old not in keep and old < update:  # newer ones are not from this run
                 path.unlink(missing_ok=True)
 
     def _link_best(self, newest: int, metric: str, better: Better) -> None:
-        """Link BEST to the best of the kept checkpoints if it is missing, worse, of another ranking or after `newest`.
+        """Link BEST to the best kept checkpoint if it is missing, worse, from a different ranking or after `newest`.
 
-        It can be worse after a failed save or a kill, and later after a return to an older checkpoint. It can also be
-        the only copy of a best checkpoint that is not kept.
+        It is worse after a failed save or a kill, and after `newest` if the run has returned to an older checkpoint.
+        It can also be the only copy of the best checkpoint, so it is not replaced otherwise.
         """
         path, linked = self.folder / BEST, _progress(self.folder / BEST)
         kept = {u: value for u, value in self._validations.items() if checkpoint_path(self.folder, u).is_file()}
@@ -218,12 +218,12 @@ class SaveDir:
 
 
 def _ranked(validations: Mapping[int, float], better: Better) -> list[int]:
-    """The updates of the best values first; of equal ones, the earlier."""
+    """Order updates by value, the best first; of equal values, the earlier update first."""
     return sorted(sorted(validations), key=validations.__getitem__, reverse=better(1.0, 0.0))
 
 
 def _load_resumable(path: Path, update: int) -> Checkpoint:
-    """The checkpoint in `path`; UserError unless a run can resume from it as that of `update`."""
+    """Load a checkpoint. Raises UserError unless a run can resume from it after `update`."""
     checkpoint = load_training_checkpoint(path)
     check_record(checkpoint.progress, path, update)
     with as_user_errors(path):
@@ -234,19 +234,19 @@ def _load_resumable(path: Path, update: int) -> Checkpoint:
 
 
 def _progress(path: Path) -> dict[str, Any]:
-    """The progress of a checkpoint; empty for a missing or damaged one."""
+    """Read the progress of a checkpoint; empty if the file is missing or damaged."""
     with contextlib.suppress(UserError):
         return read_progress(path)
     return {}
 
 
 def _set_aside(path: Path) -> None:
-    """Rename a checkpoint, so that no stage takes it for one of this run."""
+    """Rename a checkpoint, so that no command uses it as part of this run."""
     renamed = path.with_name(path.name + UNUSABLE)
     path.replace(renamed)
-    logger.warning("%s is damaged or not of this run: it is renamed to %s", path, renamed.name)
+    logger.warning("%s is damaged or not from this run: renamed to %s", path, renamed.name)
 
 
 def existing_part(path: Path) -> Path:
-    """The path itself, or its nearest existing parent."""
+    """Return the path itself if it exists, else its nearest existing parent."""
     return next(part for part in (path, *path.absolute().parents) if part.exists())

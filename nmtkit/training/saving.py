@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a run, and tolerates that a few in a row cannot be written."""
+"""Writes the checkpoints of a run, and tolerates a few failures in a row."""
 
 from torch import Tensor
 
@@ -16,11 +16,11 @@ from nmtkit.training.state import RunState, Window
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import Validator
 
-_MAX_FAILURES = 3  # checkpoints in a row that cannot be written
+_MAX_FAILURES = 3  # failed checkpoints in a row
 
 
 class Saver:
-    """Saves a run into its save folder."""
+    """Saves a run in its save folder."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class Saver:
     ) -> None:
         self.data, self.options, self.ranks = data, options, ranks
         self.learner, self.validator, self.save_dir = learner, validator, save_dir
-        self.saved: int | None = None  # the update of the newest complete checkpoint, None to write it again
+        self.saved: int | None = None  # update of the newest complete checkpoint; None to write it again
         self._failures = 0  # in a row
 
     def save(self, state: RunState, window: Window, metrics: MetricsWriter | None, last: bool = False) -> None:
         """Write a checkpoint, unless this update has one. Collective.
 
-        A failure is a warning: the next save tries again. RunError at the `last` save, and after several in a row; also
-        if a weight is not finite, so that earlier checkpoints are kept.
+        Warns if it fails, and the next save tries again. Raises RunError if the `last` save or several saves in a row
+        fail, or if a weight is not finite: earlier checkpoints are then kept.
         `metrics` are synced first, so that a checkpoint is never ahead of them, even after a power failure.
         """
         if self.saved == state.update:
@@ -59,11 +59,11 @@ class Saver:
         logger.warning("%s; the next save tries again", failure)
 
     def divergence(self, state: RunState) -> str:
-        """How the error of a run that has diverged ends."""
+        """The advice that ends the error message of a run that has diverged."""
         if any(update < state.update for update, _ in list_checkpoints(self.save_dir.folder)):
             left = "earlier checkpoints are intact. Lower"
         else:
-            left = "it has no earlier checkpoint. Use another --save-dir, and lower"
+            left = "it has no earlier checkpoint. Use a different --save-dir, and lower"
         return f"the run has diverged; {left} --lr-scale or --lr, warm up longer, or set --clip-norm"
 
     def _check_weights(self, state: RunState) -> None:
@@ -77,7 +77,7 @@ class Saver:
     def _write(
         self, state: RunState, window: Window, optimizer: dict[str, Tensor], metrics: MetricsWriter | None
     ) -> str | None:
-        """Save in the main process; returns the error message, None on success."""
+        """Save in the main process; return the error message, None on success."""
         state.scaler = self.learner.scaler.state_dict()
         record = make_record(state, window, self.validator.metric, self.data, self.options)
         try:

@@ -16,7 +16,7 @@ T = TypeVar("T", "Window", "RunState")
 
 @dataclass
 class Window:
-    """Sums over the updates since the last log line; learning rate and gradient norm are those of the last update."""
+    """Sums over the updates since the last log line, with learning rate and gradient norm of the last update."""
 
     loss: float = 0.0
     nll: float = 0.0
@@ -24,20 +24,20 @@ class Window:
     tokens: int = 0  #: of both sides
     padded_tokens: int = 0
     seconds: float = 0.0
-    waiting: float = 0.0  #: seconds, of those above, without a micro-batch ready
-    flops: int = 0  #: the model's own, without padding
+    waiting: float = 0.0  #: seconds spent waiting for micro-batches, included in `seconds`
+    flops: int = 0  #: operations of the model, without padding
     rate: float = 0.0
-    gradient_norm: float | None = None  #: None where it was not finite
-    datasets: dict[str, tuple[float, int]] = field(default_factory=dict)  #: with several: loss, target tokens
+    gradient_norm: float | None = None  #: None if not finite
+    datasets: dict[str, tuple[float, int]] = field(default_factory=dict)  #: loss and target tokens, if several
 
     def add_losses(self, names: Sequence[str], losses: Sequence[float], tokens: Sequence[int]) -> None:
-        """Add the loss and target tokens of each dataset in an update."""
+        """Add the loss, in nats, and the target tokens of each dataset in an update."""
         for name, loss, count in zip(names, losses, tokens, strict=True):
             before = self.datasets.get(name, (0.0, 0))
             self.datasets[name] = before[0] + loss, before[1] + count
 
     def averages(self) -> dict[str, float]:
-        """The means per token and per second for a log line; NaN where every update was skipped."""
+        """Means per token and per second for a log line; NaN if every update was skipped."""
         tokens = self.target_tokens or math.nan
         return {
             "loss": self.loss / tokens,
@@ -49,7 +49,7 @@ class Window:
         }
 
     def by_dataset(self) -> dict[str, float | None]:
-        """The mean loss and the number of target tokens of each of several datasets; no loss without tokens."""
+        """Mean loss and number of target tokens of each of several datasets; the loss is None without tokens."""
         values: dict[str, float | None] = {}
         for name, (loss, tokens) in self.datasets.items():
             values[f"train_{name}_loss"] = loss / tokens if tokens else None
@@ -59,29 +59,29 @@ class Window:
 
 @dataclass
 class RunState:
-    """The progress of a run: what a checkpoint keeps beside weights and optimizer, as plain JSON values."""
+    """The progress of a run, as plain JSON values: a checkpoint contains it, with weights and optimizer state."""
 
     update: int = 0
-    epoch: int = 1  #: of the next update, of the first dataset
-    part: int = 0  #: of the epoch, in which updates are planned
+    epoch: int = 1  #: epoch of the first dataset that the next update belongs to
+    part: int = 0  #: part of the epoch in which the next update is planned
     updates_in_part: int = 0
     updates_in_epoch: int = 0
     others: list[tuple[int, int, int, float]] = field(default_factory=list)  #: `OtherPosition` of each other dataset
-    schedule_start: int = 0  #: the update from which the learning rate's schedule counts
+    schedule_start: int = 0  #: update from which the learning rate schedule counts
     minutes: float = 0.0
-    device_minutes: float = 0.0  #: summed over devices
-    processor_minutes: float = 0.0  #: of all processes, without GPUs
-    flops: int = 0  #: the model's own, so far
+    device_minutes: float = 0.0  #: minutes of training, summed over devices
+    processor_minutes: float = 0.0  #: CPU minutes of all processes
+    flops: int = 0  #: operations of the model so far
     skipped: int = 0  #: updates whose gradient was not finite
     skipped_in_a_row: int = 0
-    out_of_memory: int = 0  #: updates repeated for lack of memory, with the limits learned
+    out_of_memory: int = 0  #: updates repeated for lack of memory; limits are in the next field
     memory_limits: dict[str, int] = field(default_factory=dict)
     best: float | None = None  #: best validation so far, with the number since
     validations_since_best: int = 0
-    uncounted_since_best: int = 0  #: those of them that --patience does not count
-    ranking: int = 0  #: how often the best was discarded; validations compare with those of the same number only
+    uncounted_since_best: int = 0  #: validations since the best that --patience does not count
+    ranking: int = 0  #: how often the best was discarded; only values of the same ranking can be compared
     validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this update
-    is_interim: bool = False  #: whether the checkpoint of this update, with which the run resumed, is not counted
+    is_interim: bool = False  #: whether the run resumed from a checkpoint of this update that is not counted
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
     scaler: dict[str, float] = field(default_factory=dict)  #: loss scaling, with fp16 only
 
@@ -97,9 +97,9 @@ class RunState:
     def record_validation(
         self, results: dict[str, float | None], metric: str, better: Callable[[float, float], bool], counts: bool
     ) -> None:
-        """Keep the results of a validation at this update, and whether they are the `better` ones by `metric`.
+        """Record the results of a validation at this update, and update the best result by `metric` and `better`.
 
-        `counts` is whether --patience counts the validation.
+        `counts` is whether --patience counts this validation.
         """
         self.validation = results
         value = results[metric]
@@ -111,7 +111,7 @@ class RunState:
             self.uncounted_since_best += not counts
 
     def discard_best(self) -> None:
-        """Begin another ranking of validations, with which the values so far do not compare."""
+        """Begin a new ranking of validations: earlier values cannot be compared with later ones."""
         self.best = None
         self.ranking += 1
         self.forget_since_best()
@@ -126,7 +126,7 @@ class RunState:
         return bool(self.validation) and self.validations_since_best == 0
 
     def reason_to_stop(self, stop: StopConfig, metric: str) -> str | None:
-        """The option that ends the run now, None to continue; `metric` decides which validation is best."""
+        """Describe the option that ends the run now; None to continue. `metric` decides which validation is best."""
         if self.update >= stop.max_updates:
             return f"--max-updates {stop.max_updates}"
         if stop.max_epochs is not None and self.epoch > stop.max_epochs:
@@ -138,7 +138,7 @@ class RunState:
         return None
 
     def is_due(self, updates: int | None, epochs: int | None = None) -> bool:
-        """Whether this is an update to act on: every `updates`-th, or the last of every `epochs`-th epoch."""
+        """Whether an action is due: every `updates` updates, or at the end of every `epochs` epochs."""
         done = 0 if self.updates_in_epoch else self.epoch - 1
         is_end_of_epoch = epochs is not None and done > 0 and done % epochs == 0
         return is_end_of_epoch or (updates is not None and self.update > 0 and self.update % updates == 0)
@@ -161,5 +161,5 @@ class RunState:
 
 
 def restore(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A `RunState` or `Window` from JSON values. Fields missing from older checkpoints take their defaults."""
+    """Restore a `RunState` or `Window` from JSON values. Fields that older checkpoints lack get their defaults."""
     return kind(**{part.name: values[part.name] for part in fields(kind) if part.name in values})

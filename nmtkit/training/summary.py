@@ -1,4 +1,4 @@
-"""The texts that describe a run, one function for each, and the estimate of the time left."""
+"""Describes a run in words, and estimates the time left."""
 
 import resource
 import shlex
@@ -21,13 +21,13 @@ from nmtkit.training.save_dir import existing_part
 from nmtkit.training.state import RunState, Window
 from nmtkit.wording import counted, format_bytes, in_millions
 
-UPDATES_TO_MEASURE = 10  # before the time left is estimated: the first ones are slower
-_CHECKPOINTS_TO_AVERAGE = 5  # as the paper does for its base models
-LONG_UPDATE = 60.0  # seconds; after a longer first update the run would seem to hang
+UPDATES_TO_MEASURE = 10  # before the time left is estimated, since the first ones are slower
+_CHECKPOINTS_TO_AVERAGE = 5  # as in the paper for base models (§6.1)
+LONG_UPDATE = 60.0  # seconds; after a longer first update the run may seem to hang
 
 
 def describe_model(model: TranslationModel) -> str:
-    """Sizes, and parameters by part."""
+    """Describe the sizes of a model and its parameters by part."""
     counts = model.count_parameters()
     total = sum(counts.values())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -39,7 +39,7 @@ def describe_model(model: TranslationModel) -> str:
 
 
 def describe_data(dataset: Dataset, train: Split) -> str:
-    """The training split and the vocabularies."""
+    """Describe the training split and the vocabularies."""
     sizes = f"{len(dataset.source.vocab)} and {len(dataset.target.vocab)}"
     return (
         f"{dataset.folder}, {'-'.join(dataset.languages)}, {counted(len(train), 'pair')}, "
@@ -49,7 +49,7 @@ def describe_data(dataset: Dataset, train: Split) -> str:
 
 
 def describe_run(state: RunState, options: TrainingOptions, devices: str, precision: str) -> str:
-    """Devices, precision, and updates to go."""
+    """Describe devices, precision, and the number of updates done and to go."""
     stop = options.stop
     at_most = "at most " if stop.max_epochs or stop.max_minutes or stop.patience else ""
     to_go = max(0, stop.max_updates - state.update)
@@ -60,14 +60,14 @@ def describe_run(state: RunState, options: TrainingOptions, devices: str, precis
 
 
 def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
-    """The disk space that checkpoints need, and the free space."""
+    """Describe the disk space that checkpoints need, and the free space."""
     checkpoints = options.checkpoints
     kept = checkpoints.keep_last + checkpoints.keep_best + (checkpoints.save_epochs is not None)
     size = checkpoint_bytes(model, averaged=options.optimizer.ema > 0)
     need = f"about {format_bytes(size)} each, up to {kept} of them in {checkpoints.save_dir}"
     try:
         free = shutil.disk_usage(existing_part(checkpoints.save_dir)).free
-    except OSError:  # some FUSE file systems do not tell
+    except OSError:  # some FUSE file systems do not report it
         return need
     there = len(list_checkpoints(checkpoints.save_dir))
     return f"{need} ({format_bytes(free)} free)" + (
@@ -76,7 +76,7 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
 
 
 def describe_plan(work: Work) -> str:
-    """Updates of an epoch, micro-batches of the next update."""
+    """Describe the number of updates in an epoch, and the micro-batches of the next update."""
     every, here = len(work.update.micro_batches), ""
     batches = counted(every, "micro-batch", "micro-batches")
     if len(work.numbers) < every:
@@ -88,9 +88,9 @@ def describe_plan(work: Work) -> str:
 
 
 def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
-    """A warning for updates with too few micro-batches to keep all devices busy; None if there are enough.
+    """Warn if updates have too few micro-batches to keep all devices busy; None if there are enough.
 
-    Packed ones have about equal sizes: one for each device is enough.
+    Packed micro-batches have about equal sizes, so one for each device is enough.
     """
     enough = devices if packed else 2 * devices
     if devices == 1 or micro_batches >= enough:
@@ -103,17 +103,17 @@ def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
 
 
 def describe_dry_run(window: Window, minutes_left: float) -> str:
-    """The duration of one update, and of the run."""
+    """Describe the duration of one update and of the run."""
     averages = window.averages()
     return (
         f"dry run: an update of {window.target_tokens} target tokens takes {window.seconds:.2f} s "
-        f"({averages['tokens_per_second']} tokens a second, padding {averages['padding']:.1%}), "
+        f"({averages['tokens_per_second']} tokens per second, padding {averages['padding']:.1%}), "
         f"the run about {duration(minutes_left)} without its validations; nothing was written"
     )
 
 
 def describe_progress(window: Window, minutes_left: float) -> str:
-    """The numbers beside the progress bar: those since the last log line, and the time left."""
+    """Describe the updates since the last log line, and the time left, for the progress bar."""
     averages = window.averages()
     return (
         f"{duration(minutes_left)} left, loss {averages['loss']:.3f}, {averages['tokens_per_second']:,} tok/s, "
@@ -122,7 +122,7 @@ def describe_progress(window: Window, minutes_left: float) -> str:
 
 
 def next_command(folder: Path, checkpoints: Sequence[int]) -> str:
-    """The command to run after a training in `folder`: the average of `checkpoints`, by update, in its second half."""
+    """Suggest the next command after training: average the `checkpoints` (updates) in the second half of the run."""
     count = min(_CHECKPOINTS_TO_AVERAGE, sum(update >= checkpoints[-1] / 2 for update in checkpoints))
     if count > 1:
         return f"nmt-average {shlex.quote(str(folder))} --last {count} --output averaged.pt"
@@ -133,12 +133,12 @@ class Pace:
     """Estimates the time left from the target tokens per second since the start."""
 
     def __init__(self, tokens_per_epoch: float) -> None:
-        """`tokens_per_epoch` and `tokens`, those since the start, are stored target tokens: no sampled subwords."""
+        """`tokens_per_epoch`, and `tokens` since the start, count stored target tokens, not sampled subwords."""
         self.began = time.monotonic()
         self.tokens_per_epoch, self.tokens = tokens_per_epoch, 0
 
     def minutes_left(self, state: RunState, stop: StopConfig, updates_per_epoch: int) -> float:
-        """Minutes until the first limit of `stop`; 0 before the first update.
+        """Estimate the minutes until the first limit of `stop`; 0 before the first update.
 
         Validations and saves since the start count as part of the updates. --patience can end the run earlier.
         """
@@ -165,8 +165,8 @@ def duration(minutes: float) -> str:
 
 
 def peak_memory(device: torch.device) -> float:
-    """The peak memory in GiB: of torch's tensors on a GPU, else of this process in main memory."""
+    """Peak memory in GiB: of torch's tensors on a GPU, else of this process in main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes, as getrusage counts
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes in the unit of getrusage
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -1,4 +1,4 @@
-"""TensorBoard: the numbers of a run as curves, and some validation sentences as text."""
+"""TensorBoard: the metrics of a run as curves, and some validation sentences as text."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +18,15 @@ _LAYOUT = {
 
 
 def tag(event: str, name: str) -> str:
-    """The tag of a number of metrics.jsonl; the event is its group on the page. `valid_loss` is `valid/loss`."""
+    """Return the tag of a metric, grouped by event: `valid_loss` becomes `valid/loss`."""
     return f"{event}/{name.removeprefix(f'{event}_')}"
 
 
 class Board:
-    """An event file. A full disk ends the file, not the run."""
+    """A TensorBoard event file. If the disk is full, the file ends, but not the run."""
 
     def __init__(self, folder: Path, update: int) -> None:
-        """Continue after an update; TensorBoard hides what an earlier start wrote beyond it."""
+        """Continue after an update; TensorBoard hides points that an earlier start wrote after it."""
         from torch.utils.tensorboard import SummaryWriter  # slow to import
 
         self._folder = folder
@@ -42,17 +42,17 @@ class Board:
             self._writer.close()
 
     def numbers(self, event: str, update: int, values: Mapping[str, Any]) -> None:
-        """Add a point to the curve of each value that is a number."""
+        """Add a point for each value that is a number to its curve."""
         points = {tag(event, name): value for name, value in values.items() if isinstance(value, int | float)}
         self._write(lambda writer: [writer.add_scalar(name, value, update) for name, value in points.items()])
 
     def samples(self, update: int, samples: Sequence[Sample]) -> None:
-        """Each sentence as `sentences/line_<n>`, translated by the model after this update."""
+        """Add each sentence as `sentences/line_<n>`, with its translation after this update."""
         texts = {f"sentences/line_{sample.line}": _verbatim(sample) for sample in samples}
         self._write(lambda writer: [writer.add_text(name, text, update) for name, text in texts.items()])
 
     def _write(self, add: Callable[[Any], object]) -> None:
-        """Add to the file at once. After an error, warn and write nothing more."""
+        """Write to the file at once. After an error, warn and write nothing more."""
         if self._writer is None:
             return
         try:
@@ -60,7 +60,7 @@ class Board:
             self._writer.flush()
         except OSError as error:
             logger.warning(
-                "--tensorboard %s: cannot be written (%s); TensorBoard shows nothing more until the run is resumed",
+                "--tensorboard %s: cannot be written (%s); TensorBoard gets no new data until the run is resumed",
                 self._folder,
                 error.strerror,
             )
@@ -70,6 +70,6 @@ class Board:
 
 
 def _verbatim(sample: Sample) -> str:
-    """The three texts of a sample. Indented text is verbatim in Markdown."""
+    """Format the three texts of a sample, indented, so that Markdown shows them verbatim."""
     texts = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
     return "\n".join(f"    {name:<11}  {' '.join(text.split())}" for name, text in texts.items())

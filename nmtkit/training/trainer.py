@@ -1,9 +1,8 @@
 """The training loop: fit → update → validate → save.
 
-A run is a function of its options, its data and the update number. Data order follows from (seed, epoch), dropout masks
-from (seed, update, micro-batch), the learning rate from the update; so a run that resumes from any checkpoint ends with
-the weights of an uninterrupted one. All ranks hold the same model and come to the same decisions, because these rest on
-sums over the ranks.
+Options, data and the update number determine a run. The data order depends on (seed, epoch), dropout masks on (seed,
+update, micro-batch), and the learning rate on the update. So a run that resumes from any checkpoint ends with the
+weights of an uninterrupted one. All ranks have the same model and make the same decisions, based on sums over ranks.
 """
 
 import contextlib
@@ -50,11 +49,11 @@ from nmtkit.wording import counted, first_line
 
 
 class Votes(NamedTuple):
-    """Sums over the ranks after the backward pass of an update: every rank decides by the same numbers."""
+    """Sums over all ranks after the backward pass of an update, so that all ranks make the same decisions."""
 
-    minutes: float  # since the run began, by the clock of the main process
-    device_minutes: float  # since the run began, summed over devices
-    processor_minutes: float  # since the run began, of all processes
+    minutes: float  # since the run began, on the main process's clock
+    device_minutes: float  # since the run began, over all devices
+    processor_minutes: float  # CPU minutes since the run began, of all processes
     save: float  # above 0 to save now: --save-minutes have passed, or any rank has a signal
     terminate: float  # number of ranks with SIGTERM
     interrupt: float  # number of ranks with SIGINT
@@ -64,7 +63,7 @@ class Votes(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """An update that a GPU may still be computing while the host prepares the next one."""
+    """The outcome of an update, which a GPU may still be computing while the host prepares the next one."""
 
     update: int
     learning_rate: float
@@ -75,12 +74,11 @@ class Outcome:
 def train(
     folder: Path, options: TrainingOptions, others: Sequence[Path] = (), on_metrics: OnMetrics | None = None
 ) -> None:
-    """Train a model on a dataset folder, and on the folders `others` in the proportions of the options.
+    """Train a model on a dataset folder, mixed with the dataset folders `others` in the proportions of the options.
 
-    Resumes from the newest checkpoint in the save folder, if there is one. The main process calls `on_metrics` with
-    each row of metrics.jsonl: `event`, `update`, and the numbers of that event.
-    Under torchrun this is one of the processes that train together. Raises Interrupted after a signal to stop, and if
-    stderr has lost its reader.
+    Resumes from the newest checkpoint in the save folder, if there is one. Under torchrun, this process trains together
+    with others. The main process calls `on_metrics` with each row of metrics.jsonl: `event`, `update`, and the numbers
+    of that event. Raises Interrupted after a signal to stop, or if stderr has lost its reader.
     """
     set_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
@@ -127,15 +125,15 @@ class Trainer:
         }
         self.state = RunState()
         self.window = Window()
-        self.outcomes: deque[Outcome] = deque()  # of updates that are not counted in `state` and `window` yet
+        self.outcomes: deque[Outcome] = deque()  # of updates not yet counted in `state` and `window`
         self.signals = Signals(second_kills=ranks.size == 1, is_main=ranks.is_main)
-        self.stop_signal = 0  # the signal to stop that all ranks know of
+        self.stop_signal = 0  # the signal that all ranks have agreed to stop for; 0: none
         self.save_dir = SaveDir(options.checkpoints)
         self.saver = Saver(data, options, self.learner, self.validator, self.save_dir, ranks)
         self.log = RunLog(options, ranks, self.cost, self.save_dir, on_metrics)
 
     def fit(self) -> None:
-        """Train until an option or a signal stops the run; validate and save on the way and at the end."""
+        """Train until an option or a signal stops the run; validate and save during the run and at its end."""
         ranks = self.ranks
         with self.signals, on_broken_pipe(self.signals.note_broken_pipe), contextlib.ExitStack() as stack:
             self._check_board()
@@ -153,14 +151,14 @@ class Trainer:
                 raise self._compile_error(error) from error
 
     def _compile_error(self, error: RuntimeError) -> NmtkitError:
-        """A signal to the whole process group also ends the C++ compiler."""
+        """The error after a failed compilation. A signal to the process group also kills the C++ compiler."""
         if stop := self.signals.stop:
             name = signal.Signals(stop).name
             return Interrupted(f"{name} while compiling: run the same command to resume from the last checkpoint", stop)
         return RunError(f"--compile: torch cannot compile the model ({first_line(error)}): run again without --compile")
 
     def dry_run(self) -> None:
-        """Check everything, and time one update: the second, or the first after it that is not skipped.
+        """Check everything, and time one update: the second one, or the next that is not skipped.
 
         Writes nothing.
         """
@@ -192,7 +190,7 @@ class Trainer:
         self.log.summarize(self.state, self.data, self.learner, self.validator.possible)
 
     def _begin(self) -> Iterator[Work]:
-        """Prepare for updates once the weights are loaded; returns the updates."""
+        """Prepare to train after the weights are loaded; return the updates."""
         for validator in (self.validator, *self.other_validators.values()):
             self.ranks.run_on_all(partial(validator.check_memory, self.learner.model))
         self.gradient = self._gradient()
@@ -204,7 +202,7 @@ class Trainer:
         return self.loader.updates(self.state.position)
 
     def _gradient(self) -> UpdateGradient:
-        """Made after the weights are loaded: it broadcasts those of the main process."""
+        """Create the gradient after the weights are loaded, since this broadcasts the main process's weights."""
         learner, batches = self.learner, self.options.batches
         gradient = UpdateGradient(
             learner.loss,
@@ -222,11 +220,11 @@ class Trainer:
     def _fit(self) -> None:
         updates = self._begin()
         if self._is_validation_due() and not self.state.validation:
-            self._validate()  # a signal had prevented it
+            self._validate()  # a signal had stopped the run before
             self._save()
         if self._reason_to_stop() and not self.stop_signal:
             logger.info("nothing is left to train: update %d was the last one", self.state.update)
-            self._finish()  # a signal had prevented it
+            self._finish()  # a signal had stopped the run before
         most = self.options.stop.max_updates
         with Progress("training", most, "updates", self.state.update, lines=False, notes=True) as progress:
             while not self._reason_to_stop():
@@ -240,7 +238,7 @@ class Trainer:
             raise self.ranks.report_once(Interrupted(f"{self._reason_to_stop()}: {update}", self.stop_signal))
 
     def _update(self, updates: Iterator[Work]) -> None:
-        """One optimizer step: the gradient of all micro-batches of an update, divided once by its tokens."""
+        """Take one optimizer step, with the gradient of all micro-batches divided once by the update's tokens."""
         start = time.perf_counter()
         work = next(updates)
         share = work.share()
@@ -270,7 +268,7 @@ class Trainer:
     def _ahead(self) -> int:
         """The number of updates that the device may still be computing while the host prepares the next one.
 
-        0 after a skipped update, so that the run stops with the last of `--max-skips`.
+        0 after a skipped update, so that the run stops exactly after `--max-skips`.
         """
         may_diverge = self.state.skipped_in_a_row or self.options.optimizer.max_skips == 1
         return 0 if may_diverge or self.ranks.device.type == "cpu" else 1
@@ -291,7 +289,7 @@ class Trainer:
             window.add_losses(self.data.names, losses[::2], outcome.target_tokens)
 
     def _count_skipped(self, outcome: Outcome) -> None:
-        """Count a skipped update; RunError if there were too many in a row."""
+        """Count a skipped update. Raises RunError after too many in a row."""
         self.state.skipped += 1
         self.state.skipped_in_a_row += 1
         logger.warning(
@@ -303,14 +301,14 @@ class Trainer:
             raise self.ranks.report_once(RunError(f"{skips}, {where}: {self.saver.divergence(self.state)}"))
 
     def _count_all(self) -> None:
-        """Wait until the device has computed all updates, and count them."""
+        """Wait until the device has computed all updates, then count them."""
         start = time.perf_counter()
         while self.outcomes:
             self._count(self.outcomes.popleft())
         self.window.seconds += time.perf_counter() - start
 
     def _votes(self) -> Votes:
-        """This rank's summands."""
+        """Collect this rank's contribution to the votes."""
         main, signals = self.ranks.is_main, self.signals
         minutes = (time.monotonic() - self.began) / 60 if main else 0.0
         device_minutes = (time.monotonic() - self.device_began) / 60
@@ -320,7 +318,7 @@ class Trainer:
         return Votes(minutes, device_minutes, processor_minutes, save, *stops)
 
     def _agree(self, result: Votes) -> None:
-        """Take the decisions that the ranks have agreed on."""
+        """Apply the decisions that the ranks have agreed on."""
         self.state.minutes, self.state.device_minutes = result.minutes, result.device_minutes
         self.state.processor_minutes = result.processor_minutes
         self.state.out_of_memory = self.gradient.times_out_of_memory
@@ -330,13 +328,13 @@ class Trainer:
         self.stop_signal = agreed_stop([number for number, ranks in stops if ranks])
 
     def _learning_rate(self) -> float:
-        """Of the current update."""
+        """The learning rate of the current update."""
         start = self.state.schedule_start
         until = self.options.stop.max_updates - start
         return learning_rate(self.state.update - start, self.options.optimizer, self.options.model.d_model, until)
 
     def _after_update(self) -> None:
-        """Log, validate and save where it is due."""
+        """Log, validate and save if due."""
         checkpoints = self.options.checkpoints
         if self.state.is_due(checkpoints.log_every):
             self._log()
@@ -355,9 +353,9 @@ class Trainer:
         """Log, validate and save at the end of a run, unless the last update has done so."""
         if self.window.padded_tokens:
             self._log()
-            self.saver.saved = None  # a checkpoint with this line still to come is written again
+            self.saver.saved = None  # rewrite the checkpoint, which still expects this log line
         if self.state.is_interim and not is_interim(self.state, self.validator.metric, self.options):
-            self.saver.saved = None  # saved by a signal, before --max-updates made it the last one
+            self.saver.saved = None  # a signal saved it before --max-updates made it the last update
         if not self.state.validation:
             self._validate()
         self._save(last=True)
@@ -366,7 +364,7 @@ class Trainer:
             raise self.ranks.report_once(RunError(f"{problem}: {self.saver.divergence(self.state)}"))
 
     def _validate(self) -> None:
-        """Measure on the validation splits, and note whether the first's result is the best so far."""
+        """Validate, and record whether the first dataset's result is the best so far."""
         if not self.validator.possible:
             return
         try:
@@ -378,10 +376,10 @@ class Trainer:
                     self.ranks,
                     should_stop=lambda: self.signals.stop != 0,
                 )
-        except NmtkitError:  # of all ranks together
+        except NmtkitError:  # raised by all ranks together
             self._save(last=True)
             raise
-        if results is None:  # a resumed run repeats it
+        if results is None:  # stopped: a resumed run repeats the validation
             self.stop_signal = agreed_stop(self.ranks.gather(self.signals.stop))
             return
         epochs = self.options.validation.validate_epochs
@@ -389,7 +387,7 @@ class Trainer:
         values, metric, better = finite_or_none(results.values), self.validator.metric, self.validator.better
         self.state.record_validation(values, metric, better, counts)
         self.log.record_validation(self.state, results.samples)
-        self.saver.saved = None  # a checkpoint of this update without the results is written again
+        self.saver.saved = None  # rewrite a checkpoint of this update that lacks the results
 
     def _save(self, last: bool = False) -> None:
         self._count_all()

@@ -1,4 +1,4 @@
-"""The datasets of a run, the names by which it reports them, and the share of each in an update."""
+"""The datasets of a run, their names in reports, and the share of each in an update."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class TrainingData:
     """The datasets that a run mixes, with their training splits and shares of the target tokens.
 
     The first one counts epochs and decides which checkpoint is best. `names` are the last parts of the folders' paths,
-    as few as make them differ.
+    as many as needed to make the names distinct.
     """
 
     datasets: list[Dataset]
@@ -34,7 +34,7 @@ class TrainingData:
 
     @classmethod
     def open(cls, folders: Sequence[Path], verify: bool, batches: BatchConfig) -> "TrainingData":
-        """Open datasets, and check that they can be mixed. Raises UserError, naming the first difference."""
+        """Open datasets. Raises UserError, naming the first difference, if they cannot be mixed."""
         _refuse_repeated(folders)
         datasets = [Dataset.open(folder, verify) for folder in folders]
         for other in datasets[1:]:
@@ -56,7 +56,7 @@ class TrainingData:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Those of the model: `mul` for a side on which the datasets have several."""
+        """Source and target language of the model: `mul` for a side on which the datasets have several."""
         source, target = (set(side) for side in zip(*(dataset.languages for dataset in self.datasets), strict=True))
         return _common(source), _common(target)
 
@@ -71,7 +71,7 @@ class TrainingData:
         return self.splits[0].target.tokens / self.shares[0]
 
     def _check_first_share(self, batch_tokens: int) -> None:
-        """UserError if an update would be too large, since it has at least one sentence pair of the first dataset."""
+        """Raise UserError if one sentence pair of the first dataset would make an update too large."""
         tokens, share = self.splits[0].target.tokens / len(self.splits[0]), self.shares[0]
         if share * batch_tokens < tokens:
             raise UserError(
@@ -80,7 +80,7 @@ class TrainingData:
             )
 
     def mixture(self, batches: BatchConfig) -> Mixture:
-        """The plan of the run's updates."""
+        """Create the plan of the run's updates."""
         lengths = [(split.source.lengths, split.target.lengths) for split in self.splits]
         return Mixture(lengths, self.shares, batches.batch_tokens, batches.planned_tokens, batches.seed)
 
@@ -89,7 +89,7 @@ class TrainingData:
         return max(split.longest() for split in self.splits)
 
     def check_lengths(self, batches: BatchConfig, model: ModelConfig) -> None:
-        """UserError for a sentence to train or validate on that is longer than the model takes or --max-tokens."""
+        """Raise UserError if a training or validation sentence is longer than --max-tokens or the model's limit."""
         if limit := model.length_limit:
             validation = [data.split(VALIDATION) for data in self.datasets if VALIDATION in data.split_names]
             for split in (*self.splits, *validation):
@@ -98,23 +98,26 @@ class TrainingData:
             split.check_lengths("--max-tokens", batches.max_tokens, "preprocess with a smaller --max-length")
 
     def checksums(self) -> dict[str, str]:
-        """The checksums of all files by name, those of other datasets with the name of the dataset before it."""
+        """Checksums of all files by name, with the dataset's name as prefix except for the first dataset."""
         others = zip(self.names[1:], self.datasets[1:], strict=True)
         of_others = {f"{name}/{file}": sum for name, other in others for file, sum in other.checksums().items()}
         return self.first.checksums() | of_others
 
     def training_checksums(self) -> list[dict[str, str]]:
-        """The checksums of each dataset's training split."""
+        """Checksums of each dataset's training split."""
         return [dataset.checksums(TRAINING) for dataset in self.datasets]
 
 
 def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]:
-    """The share of each dataset, from --mix, or from the sizes of the datasets with --mix-temperature."""
+    """Compute the share of each dataset from --mix, or from the datasets' sizes and --mix-temperature.
+
+    Raises UserError if the weights do not match the datasets, or if a share is too small.
+    """
     given = batches.proportions or target_tokens
     if len(given) != len(target_tokens):
         raise UserError(f"--mix {batches.mix}: {len(given)} weights for {len(target_tokens)} datasets: give one each")
     exponent = 1 / (batches.mix_temperature or 1.0)
-    weights = [(weight / max(given)) ** exponent for weight in given]  # ratios, whose powers and sums cannot overflow
+    weights = [(weight / max(given)) ** exponent for weight in given]  # so that powers and sums cannot overflow
     shares = [weight / math.fsum(weights) for weight in weights]
     if min(shares) < _SMALLEST_SHARE:
         number, smallest = shares.index(min(shares)) + 1, min(shares)
@@ -124,7 +127,7 @@ def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of each folder's path, as few as make all of them differ."""
+    """Name each folder by the last parts of its path, as many as needed to make the names distinct."""
     paths = [resolve(folder).parts[1:] for folder in folders]
     for count in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-count:]) for parts in paths]
@@ -141,7 +144,7 @@ def _refuse_repeated(folders: Sequence[Path]) -> None:
 
 
 def _differences(other: Dataset, first: Dataset) -> Iterator[str]:
-    """The differences of a dataset's vocabularies from those of the first one, in words, each with the remedy."""
+    """Describe how a dataset's vocabularies differ from the first dataset's, each with a remedy."""
     for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
         for difference in tokenizer_differences(side, ours, theirs):
             yield f"{difference}: preprocess it with --vocab-from {first.folder}"
@@ -152,9 +155,9 @@ def _common(languages: set[str]) -> str:
 
 
 def _check_tags(datasets: Sequence[Dataset]) -> None:
-    """UserError for datasets of different target languages with the same tag, or none: a model cannot tell them apart.
+    """Raise UserError if datasets with different target languages have the same tag or none: a model confuses them.
 
-    A dataset of several languages has its tags in the text.
+    In a dataset with several languages, the text contains the tags.
     """
     by_tag: dict[str, Dataset] = {}
     for dataset in datasets:
@@ -165,12 +168,12 @@ def _check_tags(datasets: Sequence[Dataset]) -> None:
                 raise UserError(
                     f"{dataset.folder} cannot be mixed with {other.folder}: their target languages are "
                     f"{dataset.target_language} and {other.target_language}, but they have {tag}: preprocess each "
-                    "with a tag of its own"
+                    "with its own tag"
                 )
 
 
 def _check_validation(datasets: Sequence[Dataset]) -> None:
-    """UserError if only other datasets than the first can be validated on: nothing would decide what is best."""
+    """Raise UserError if datasets have a validation split but not the first, which decides what is best."""
     can_validate = [dataset for dataset in datasets if VALIDATION in dataset.split_names]
     if can_validate and can_validate[0] is not datasets[0]:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Loss, perplexity and, on request, BLEU on the validation split."""
+"""Validation: loss, perplexity and, if requested, BLEU on the validation split."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,8 +39,8 @@ class Sample:
 
 
 class Results(NamedTuple):
-    """The results of a validation by name: smoothed loss and nll per target token, perplexity, BLEU if requested; and
-    with BLEU some of the translations."""
+    """The results of a validation by name: smoothed loss and nll in nats per target token, perplexity, and BLEU if
+    requested, with some translations."""
 
     values: dict[str, float]
     samples: list[Sample]
@@ -53,9 +53,9 @@ def validate(
     ranks: Ranks,
     should_stop: Callable[[], bool],
 ) -> Results | None:
-    """The results of the first dataset, and those of each other as `valid_<name>_loss` and so on. See `Validator.run`.
+    """Validate on all datasets. Results of `others` are named `valid_<name>_loss` and so on. See `Validator.run`.
 
-    None if any was stopped.
+    Returns None if any validation was stopped.
     """
     results = first.run(loss, ranks, should_stop)
     if results is None:
@@ -71,9 +71,9 @@ def validate(
 
 
 class Validator:
-    """Measures a model on the split `valid`. `metric` is the name of the result that decides which checkpoint is best.
+    """Measures a model on the split `valid`. `metric` names the result that decides which checkpoint is best.
 
-    Without such a split it is not `possible`; UserError for options that need one.
+    Without such a split, `possible` is false. Raises UserError if an option needs the split.
     """
 
     def __init__(self, dataset: Dataset, options: TrainingOptions) -> None:
@@ -102,11 +102,11 @@ class Validator:
             )
 
     def better(self, value: float, than: float) -> bool:
-        """Whether one value of the metric is better than another."""
+        """Whether `value` of the metric is better than `than`."""
         return value > than if self.metric in HIGHEST_IS_BEST else value < than
 
     def check_memory(self, model: TranslationModel) -> None:
-        """UserError if the memory does not suffice to translate the longest sentence with --valid-beam."""
+        """Raise UserError if there is too little memory to translate the longest sentence with --valid-beam."""
         if self.config.valid_bleu:
             check_memory(torch_backend(model), self._search, int(self.split.source.lengths[:].max()))
 
@@ -114,10 +114,10 @@ class Validator:
     def run(
         self, loss: MicroBatchLoss, ranks: Ranks, should_stop: Callable[[], bool] = lambda: False
     ) -> Results | None:
-        """The results of the model of `loss` with its current weights. Collective.
+        """Measure the model of `loss` with its current weights. Collective.
 
-        The ranks share the work and get the same results, bit for bit the same for any number of ranks. None where
-        `should_stop`, called between batches, was true on any of them.
+        The ranks share the work. Results are bit by bit the same on every rank, and for any number of ranks. Returns
+        None if `should_stop`, called between batches, was true on any rank.
         """
         loss.eval()
         mine = range(ranks.rank, len(self.batches), ranks.size)
@@ -140,7 +140,7 @@ class Validator:
     def _sums(
         self, loss: MicroBatchLoss, mine: range, device: torch.device, should_stop: Callable[[], bool]
     ) -> list[float]:
-        """Loss and nll of each batch in order, 0 for those that are not `mine`, so that ranks sum in one order."""
+        """Loss and nll of each batch in order, 0 for batches that are not `mine`: all ranks sum in the same order."""
         sums = [0.0] * (2 * len(self.batches))
         with Progress("validating", len(mine), "batches", lines=False, within=True) as progress:
             for number in mine:
@@ -152,9 +152,9 @@ class Validator:
         return sums
 
     def _translations(self, model: TranslationModel, mine: range, should_stop: Callable[[], bool]) -> dict[int, str]:
-        """The translation of each sentence in the batches that are `mine`, by its number."""
+        """Translate the sentences in the batches that are `mine`; return the translations by sentence number."""
         translator = Translator(torch_backend(model), self.dataset.source, self.dataset.target)
-        tokens = max(1, self.max_tokens // self.config.valid_beam)  # of sources, each with `beam` rows
+        tokens = max(1, self.max_tokens // self.config.valid_beam)  # source tokens, for `beam` rows each
         found: dict[int, str] = {}
         with Progress("translating", len(mine), "batches", lines=False, within=True) as progress:
             for number in mine:
@@ -169,7 +169,7 @@ class Validator:
         return found
 
     def _score(self, hypotheses: list[str]) -> tuple[float, list[Sample]]:
-        """BLEU of the translations against the detokenized targets of the split."""
+        """Score translations by BLEU against the detokenized targets of the split; also return samples."""
         pairs, target = len(self.split), self.dataset.target
         references = [decode_reference(target, self.split.target[i][:-1].tolist()) for i in range(pairs)]
         samples = [

@@ -110,7 +110,7 @@ def test_a_half_finished_shard_is_resumed(layout: str, generate: Run, text: Path
 def test_an_invalid_shard_is_refused(shard: str, generate: Run, text: Path) -> None:
     done = generate("--input", text, "--shard", shard)
     assert done.returncode == 2
-    assert f"--shard {shard}: I/N is expected".encode() in done.stderr
+    assert f"--shard {shard}: expected I/N".encode() in done.stderr
 
 
 def test_shards_of_a_pipe_and_scores_of_a_shard_are_refused(generate: Run, text: Path) -> None:

@@ -342,7 +342,7 @@ def test_resuming_from_checkpoints_of_another_vocabulary_is_refused(
 ) -> None:
     train(tmp_path, "--max-updates", 2, "--share-embeddings", "decoder")
     result = train(tmp_path, "--share-embeddings", "decoder", dataset=datasets["separate"], code=2)
-    refused(result, "another vocabulary", str(datasets["separate"]), "its source vocabulary has")
+    refused(result, "a different vocabulary", str(datasets["separate"]), "its source vocabulary has")
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -360,7 +360,7 @@ def test_a_run_resumes_from_checkpoint_last_if_it_is_newest_and_intact(
 
 def test_a_dataset_is_refused_as_save_dir(train: Train, datasets: dict[str, Path]) -> None:
     before = sorted(datasets["joined"].iterdir())
-    refused(train(datasets["joined"], code=2), f"--save-dir {datasets['joined']} is a dataset", "choose another")
+    refused(train(datasets["joined"], code=2), f"--save-dir {datasets['joined']} is a dataset", "choose a different")
     refused(train(datasets["joined"], "--dry-run", code=2), "is a dataset")
     assert sorted(datasets["joined"].iterdir()) == before
 
@@ -542,4 +542,4 @@ def test_resuming_with_the_opposite_language_direction_is_refused(
     back = ("-s", "de", "-t", "en", *files, "--destdir", str(tmp_path / "back"), "--vocab-from", str(forth))
     assert run_command("nmt-preprocess", *back).returncode == 0
     assert Dataset.open(tmp_path / "back").checksums("train") == Dataset.open(forth).checksums("train")
-    refused(train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "back", code=2), "a run on other data")
+    refused(train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "back", code=2), "a run on different data")

@@ -53,7 +53,7 @@ def test_heads_wider_than_ctranslate2_has_are_refused(
     make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     pytest.importorskip("ctranslate2")
-    with pytest.raises(UserError, match="heads of 64"):
+    with pytest.raises(UserError, match="heads of width 64"):
         to_ctranslate2(make_checkpoint(d_k=64), tmp_path / "exported")
 
 
@@ -141,7 +141,7 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run
     assert "model exists: replace it with --force" in refusal(to_safetensors())
     assert to_safetensors("--force").returncode == 0
     (tmp_path / "model/thesis").touch()
-    assert "model exists: choose another --output" in refusal(to_safetensors())
+    assert "model exists: choose a different --output" in refusal(to_safetensors())
     assert "exists, and this command did not write all of it" in refusal(to_safetensors("--force"))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     checkpoint = partial(export, "--to", "checkpoint", "--output", tmp_path / "model.pt")

@@ -140,9 +140,9 @@ def test_an_added_token_with_an_unsupported_flag_is_refused_by_name(flag: str, t
 @pytest.mark.parametrize(
     ("added", "words"),
     [
-        ({"<2de>": 5}, "added token '<2de>': its id 5 is that of"),
+        ({"<2de>": 5}, "added token '<2de>': its id 5 belongs to"),
         ({">>de<<": 99}, "added token '>>de<<': its id is 99, but 2 in the vocabulary"),
-        ({"<2 de>": 99}, "added token '<2 de>': a symbol has printable characters and no spaces"),
+        ({"<2 de>": 99}, "added token '<2 de>': a symbol needs printable characters without spaces"),
         ({"<s>": 99}, "added token '<s>': the name of a special token"),
         ({"x<2de>": 99, "<2de>": 98}, "added token 'x<2de>': it contains '<2de>'"),
         ({"<2de>": "x"}, "damaged"),

@@ -63,7 +63,7 @@ def test_a_file_that_is_not_a_checkpoint_is_not_replaced(run_here: Run, tmp_path
 def test_options_of_other_formats_are_refused(run_here: Run, tmp_path: Path) -> None:
     folder = MarianModel(tmp_path / "marian", seed=1).folder
     done = run_here("nmt-import", folder, "--output", tmp_path / "a.pt", "--bpe-codes", "codes")
-    assert (done.returncode, b"--bpe-codes has no effect with a Marian model" in done.stderr) == (2, True)
+    assert (done.returncode, b"--bpe-codes has no effect with a Hugging Face Marian model" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("is_option", [False, True])
@@ -75,7 +75,7 @@ def test_a_name_that_is_not_a_language_is_shown_and_refused(name: str, is_option
         marian.edit("tokenizer_config.json", target_lang=name)
     with pytest.raises(UserError, match=re.escape(repr(name)[:10])) as error:
         from_marian(marian.folder, options)
-    assert "is not the name of a language: give --source-lang and --target-lang" in str(error.value)
+    assert "is not a language: give --source-lang and --target-lang" in str(error.value)
     assert len(str(error.value)) < 300
 
 
@@ -83,17 +83,19 @@ def test_what_cannot_be_imported_is_refused_with_what_can(tmp_path: Path, tiny_c
     (tmp_path / "model.safetensors").write_bytes(b"\0\1")
     (tmp_path / "model.npz").write_bytes(b"PK\3\4")  # as Marian itself writes
     for name in ("model.safetensors", "model.npz"):
-        with pytest.raises(UserError, match=f"{name}: not a model that nmtkit imports: give a Marian model"):
+        with pytest.raises(
+            UserError, match=f"{name}: not a model that nmtkit imports: give a Hugging Face Marian model"
+        ):
             find_importer(tmp_path / name)
     torch.save({"model": {}}, tmp_path / "model.pt")
     shutil.copy(tiny_checkpoint, tmp_path / "an-earlier-result.pt")
-    with pytest.raises(UserError, match=rf"if {tmp_path}/model\.pt is a checkpoint of fairseq, give that file"):
+    with pytest.raises(UserError, match=rf"if {tmp_path}/model\.pt is a fairseq checkpoint, give that file"):
         find_importer(tmp_path)
 
 
 def test_an_export_by_nmtkit_names_the_command_that_reads_it(tmp_path: Path, tiny_checkpoint: Path) -> None:
     to_safetensors(load_checkpoint(tiny_checkpoint), tmp_path / "exported")
-    with pytest.raises(UserError, match=rf"nmt-export {tmp_path}/exported --to checkpoint converts it"):
+    with pytest.raises(UserError, match=rf"convert it with nmt-export {tmp_path}/exported --to checkpoint"):
         find_importer(tmp_path / "exported")
 
 
@@ -105,7 +107,7 @@ def test_a_file_of_fairseq_in_place_of_a_checkpoint_is_refused_with_the_command_
     for read in (load_checkpoint, read_progress):
         with pytest.raises(UserError, match=r"not an nmtkit checkpoint: (copy it again; )?nmt-import conv"):
             read(tmp_path / "model.pt")
-    assert find_importer(tmp_path / "model.pt").name == "a checkpoint of fairseq"
+    assert find_importer(tmp_path / "model.pt").name == "a fairseq checkpoint"
 
 
 def test_the_name_of_an_id_without_a_piece_is_not_a_piece_of_the_model(tmp_path: Path) -> None:

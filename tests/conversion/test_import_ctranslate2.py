@@ -141,7 +141,7 @@ def test_a_model_that_begins_its_output_with_a_language_code_is_refused(
         exported = checkpoint_of(size=len(tokenizer.vocab) - 4)
         to_ctranslate2(replace(exported, source=tokenizer, target=tokenizer), tmp_path / f"model{count}")
     assert from_ctranslate2(tmp_path / "model1", options).source.kind == "sentencepiece-vocab"
-    with pytest.raises(UserError, match=f"has codes of languages, such as '{codes[0]}', which begin each text of NLLB"):
+    with pytest.raises(UserError, match=f"has language codes, such as '{codes[0]}', which begin each text of NLLB"):
         from_ctranslate2(tmp_path / "model2", options)
 
 
@@ -152,7 +152,7 @@ def test_a_model_with_many_language_codes_is_refused_also_without_a_sentencepiec
         exported = replace(checkpoint_of(size=count), source=tokenizer, target=tokenizer)
         to_ctranslate2(exported, tmp_path / f"model{count}")
     assert from_ctranslate2(tmp_path / "model20", LANGUAGES).source.kind == "space"
-    with pytest.raises(UserError, match="has codes of languages, such as 'av_XX'"):
+    with pytest.raises(UserError, match="has language codes, such as 'av_XX'"):
         from_ctranslate2(tmp_path / "model25", LANGUAGES)
 
 
@@ -352,7 +352,7 @@ def scalar(name: str, value: int) -> Callable[[list[Item]], list[Item]]:
             "encoder.layer_0.ffn.linear_0.weight is miss",
         ),
         (lambda items: [i for i in items if b"ffn/layer_norm" not in i[0]], "ffn.layer_norm.weight is missing"),
-        (lambda items: [*items, (b"x/w\0", struct.pack("<BIBIf", 1, 1, 0, 4, 1))], "the weight x.w belongs to no part"),
+        (lambda items: [*items, (b"x/w\0", struct.pack("<BIBIf", 1, 1, 0, 4, 1))], "the weight x.w has no counterpart"),
         (lambda items: [*items, (b"x/w\0", struct.pack("<BIBIf", 1, 2, 0, 4, 1))], "which does not match its shape"),
     ],
 )

@@ -238,7 +238,7 @@ def test_weights_for_a_fused_kernel_are_ignored(tmp_path: Path) -> None:
     weights = imported(content | {"model": {**content["model"], **copies}}, path).weights
     assert [name for name in expected if not torch.equal(weights[name], expected[name])] == []
     decoder = {name.replace("encoder", "decoder"): weight for name, weight in copies.items()}
-    with pytest.raises(UserError, match=r"decoder.* belongs to no part"):
+    with pytest.raises(UserError, match=r"decoder.* has no counterpart"):
         imported(content | {"model": {**content["model"], **decoder}}, path)
 
 
@@ -259,7 +259,7 @@ def test_options_are_read_from_nodes_of_omegaconf(whole: bool, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("weight", "words"),
     [
-        (torch.zeros(3, dtype=torch.int8), "is torch.int8: nmtkit imports floating point only"),
+        (torch.zeros(3, dtype=torch.int8), "is torch.int8: nmtkit imports only floating-point weights"),
         (torch.full((1,), torch.nan), "the weights do not fit the model"),
         (torch.nan, "holds NaN or infinity"),
         ("text", "is not a tensor"),

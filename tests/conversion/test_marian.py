@@ -101,10 +101,10 @@ def test_weights_in_shards_are_read(pickled: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "named"),
     [
-        ("../marian/config.json", "not the name of a file in this folder"),
-        ("/etc/passwd", "not the name of a file in this folder"),
+        ("../marian/config.json", "is not a file in this folder"),
+        ("/etc/passwd", "is not a file in this folder"),
         ("other.bin", "other.bin, listed in pytorch_model.bin.index.json, is missing"),
-        ("pytorch_model-00001-of-00002.bin", "has other weights than"),
+        ("pytorch_model-00001-of-00002.bin", "does not contain the weights listed in"),
         (3, "no weight_map"),
     ],
 )
@@ -193,7 +193,7 @@ def test_models_that_marian_cannot_express_are_refused(
     segmented = SpaceTokenizer(checkpoint.source.vocab)
     with pytest.raises(UserError, match="tokenizer space"):
         to_huggingface(replace(checkpoint, source=segmented, target=segmented), tmp_path / "exported")
-    with pytest.raises(UserError, match="heads of 64"):
+    with pytest.raises(UserError, match="heads of width 64"):
         to_huggingface(make_checkpoint(d_k=64), tmp_path / "exported")
 
 
@@ -205,7 +205,7 @@ def test_the_command_names_the_format_and_the_next_command(run_here: Run, tmp_pa
     marian.edit("generation_config.json", num_beams=6, length_penalty=0.8, max_length=32)
     done = run_here("nmt-import", marian.folder, "--output", tmp_path / "a.pt", "--target-lang", "nds")
     assert done.returncode == 0, done.stderr
-    assert b"is a Marian model of Hugging Face" in done.stderr
+    assert b"is a Hugging Face Marian model" in done.stderr
     search = "--beam 6 --length-penalty-form power --length-penalty 0.8 --max-len-a 0 --max-len-b 30"
     assert search.encode() in done.stderr
     checkpoint = load_checkpoint(tmp_path / "a.pt")
@@ -215,7 +215,7 @@ def test_the_command_names_the_format_and_the_next_command(run_here: Run, tmp_pa
     exported = run_here("nmt-export", tmp_path / "a.pt", "--to", "huggingface", "--output", tmp_path / "again")
     assert exported.returncode == 0, exported.stderr
     again = run_here("nmt-import", tmp_path / "a.pt", "--output", tmp_path / "b.pt")
-    assert (again.returncode, again.stderr.count(b"is a checkpoint of nmtkit")) == (2, 1)
+    assert (again.returncode, again.stderr.count(b"is an nmtkit checkpoint")) == (2, 1)
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_an_open_split_is_still_read_after_its_dataset_was_replaced(dataset: Pat
 def test_a_split_of_a_dataset_that_was_replaced_is_refused(dataset: Path, tmp_path: Path) -> None:
     opened = Dataset.open(dataset)
     replace(dataset, preprocess_reversed(tmp_path / "reversed"))
-    with pytest.raises(UserError, match=r"dataset: another dataset has replaced it .*; run the command again"):
+    with pytest.raises(UserError, match=r"dataset: a different dataset has replaced it .*; run the command again"):
         opened.split("test")
 
 
@@ -148,7 +148,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def test_a_newer_version_is_refused(dataset: Path) -> None:
     rewrite(dataset, lambda description: description.update(version=4))
     with pytest.raises(
-        UserError, match=r"dataset\.json: version 4 .* reads versions 2 and 3; run nmt-preprocess again"
+        UserError, match=r"dataset\.json: format version 4, .* reads versions 2 and 3; run nmt-preprocess again"
     ):
         Dataset.open(dataset)
 

@@ -195,7 +195,7 @@ def test_alignments_by_a_checkpoint_that_was_overwritten_are_refused(
     assert [translation.candidates for translation in asked.stream(LINES, config)] == expected
     assert len(texts(kept, LINES)) == len(LINES)
     if native_build.available("fp32"):
-        with pytest.raises(RunError, match=rf"{path} was overwritten after it was loaded: start again"):
+        with pytest.raises(RunError, match=rf"{path} was overwritten after it was loaded: run again"):
             list(kept.stream(LINES, config))
 
 

@@ -108,7 +108,7 @@ def test_an_average_or_renamed_checkpoint_in_a_run_is_reported_and_set_aside(
     shutil.copy(tmp_path / "run/checkpoint_2.pt", tmp_path / "run/checkpoint_9.pt")
     said = train(tmp_path / "run", "--max-updates", 4).stderr.decode()
     assert "checkpoint_3.pt is an average or an import" in said
-    assert "checkpoint_9.pt: its content is of update 2" in said
+    assert "checkpoint_9.pt: it contains update 2" in said
     assert {path.name for path in (tmp_path / "run").glob("*.unusable")} == {
         f"checkpoint_{update}.pt.unusable" for update in (3, 9)
     }
@@ -138,9 +138,9 @@ def test_the_checkpoints_of_another_model_are_refused(
     train(tmp_path / "run", "--max-updates", 2)
     before = torch.load(tmp_path / "run/checkpoint_2.pt", weights_only=True)["header"]
     for changes in (["--d-ff", 28], ["--share-embeddings", "none"]):
-        assert b"another model" in train(tmp_path / "run", *changes, code=2).stderr
+        assert b"a different model" in train(tmp_path / "run", *changes, code=2).stderr
     said = train(tmp_path / "run", code=2, dataset=datasets["separate"]).stderr.decode()
-    assert str(datasets["separate"]) in said or "another model" in said
+    assert str(datasets["separate"]) in said or "a different model" in said
     assert torch.equal(torch.load(tmp_path / "run/checkpoint_2.pt", weights_only=True)["header"], before)
     for number, width in ((1, 16), (2, 32)):
         save_checkpoint(tmp_path / f"{number}.pt", make_checkpoint(d_ff=width))

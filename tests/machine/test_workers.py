@@ -193,7 +193,7 @@ def test_an_error_within_a_message_ends_the_pool(moment: str, monkeypatch: pytes
             alarm.setattr(Connection, moment, interrupted)
             with pytest.raises(TimeoutError, match="too slow"):
                 list(pool.map(abs, range(-20, 0)))
-        with pytest.raises(RunError, match="the worker processes have been ended"):
+        with pytest.raises(RunError, match="the worker processes were ended"):
             list(pool.map(abs, [-1]))
         assert not pool.is_usable
 

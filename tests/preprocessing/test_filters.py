@@ -71,7 +71,7 @@ def test_without_options_there_are_no_marks() -> None:
 
 @pytest.mark.parametrize("script", ["Klingon", "L&&N"])
 def test_an_unknown_script_is_refused(script: str) -> None:
-    with pytest.raises(UserError, match=r"^--source-script .*: not a script of Unicode: use a name such as"):
+    with pytest.raises(UserError, match=r"^--source-script .*: not a Unicode script: use a name such as"):
         make_marker(CleaningConfig(source_script=(script,)), ("en", "de"))
 
 
@@ -95,7 +95,7 @@ def test_lines_of_test_files_are_dropped_in_their_language_only(tmp_path: Path) 
 
 def test_a_test_file_of_another_language_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test.fr").write_text("x\n")
-    with pytest.raises(UserError, match=r"test\.fr: the name must end with the language, \.en or \.de"):
+    with pytest.raises(UserError, match=r"test\.fr: the file name must end with the language, \.en or \.de"):
         make_marker(CleaningConfig(exclude_overlap=(tmp_path / "test.fr",)), ("en", "de"))
 
 
@@ -126,7 +126,7 @@ def test_a_pair_in_another_language_is_dropped(tmp_path: Path, monkeypatch: pyte
     assert marks(pairs, options) == [KEPT, dropped, dropped, dropped]
     assert marks(pairs, {**options, "min_langid": 0.2}) == [KEPT, dropped, KEPT, dropped]
     assert marks(pairs, {**options, "langid_labels": ("de", "en")}) == [dropped, dropped, dropped, KEPT]
-    with pytest.raises(UserError, match="has no language xx: name those of the model with --langid-labels"):
+    with pytest.raises(UserError, match="no label for xx: give the model's labels with --langid-labels"):
         marks(pairs, {**options, "langid_labels": ("en", "xx")})
 
 

@@ -239,7 +239,7 @@ def test_separate_vocabularies_are_reused_for_the_same_languages_only(tmp_path: 
     again = make(tmp_path, [train], name="second", vocab_from=first.folder)
     assert contents(again.folder) == contents(first.folder)
     files = FilesConfig("de", "en", testpref=(train,), destdir=tmp_path / "third")
-    with pytest.raises(UserError, match="its separate vocabularies are for other languages"):
+    with pytest.raises(UserError, match="its separate vocabularies are for different languages"):
         preprocess(files, VocabularyConfig(vocab_from=first.folder), CleaningConfig())
 
 
@@ -331,7 +331,7 @@ def both(split: str, content: bytes) -> dict[str, bytes | None]:
 BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "different line counts": ({"train.de": b"ein Satz\n"}, [], r"train\.en has 120 lines and .*train\.de has 1:"),
     "a missing side": ({"test.de": None}, [], r"no file .*test\.de"),
-    "an empty text": (both("train", b""), [], r"train\.en and .*train\.de are empty: leave out this corpus"),
+    "an empty text": (both("train", b""), [], r"train\.en and .*train\.de are empty: omit this corpus"),
     "not UTF-8": (
         {"test.en": b"ok\n" * 7 + b"caf\xe9\n" + b"ok\n" * 12},
         [],
@@ -511,7 +511,7 @@ def test_text_that_changes_while_it_is_read_makes_no_dataset(
     original = getattr(pipeline, step)
     monkeypatch.setattr(pipeline, step, change_text)
     files = FilesConfig(source_lang="en", target_lang="de", trainpref=(str(corpus / "train"),), destdir=tmp_path / "d")
-    with pytest.raises(RunError, match=r"train\.en has changed while it was read: run the command again"):
+    with pytest.raises(RunError, match=r"train\.en changed while it was read: run the command again"):
         preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
     assert not (tmp_path / "d").exists()
 

@@ -193,7 +193,7 @@ def test_a_run_on_other_text_or_with_other_options_starts_over_and_says_so(
         size = None
     made = contents(make(prefix, "killed", size, cleaning).folder)
     assert [message for message in caplog.messages if "starting over" in message] == [
-        "starting over: the unfinished dataset is of other text, options or versions"
+        "starting over: the unfinished dataset has different text, options or versions"
     ]
     assert made == contents(make(prefix, "straight", size, cleaning).folder)
 

@@ -316,7 +316,7 @@ def test_an_address_in_use_is_refused_before_the_model_is_loaded(
     monkeypatch.setattr("nmtkit.serving.server.load_checkpoint", lambda path: pytest.fail("the model was loaded"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        message = f"--host 127.0.0.1 --port {port}: Address already in use: use another port or address"
+        message = f"--host 127.0.0.1 --port {port}: Address already in use: use a different port or address"
         assert refused("--port", port).endswith(message)
 
 

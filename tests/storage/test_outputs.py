@@ -86,7 +86,7 @@ def test_no_output_replaces_an_input(
     before = contents(tmp_path)
     done = run_here(f"nmt-{command}", *given, *required, *NEEDED.get(read, []), output, victim)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), done.stderr
-    assert b"input.en is an input and would be overwritten: choose another output" in done.stderr
+    assert b"input.en is an input and would be overwritten: choose a different output" in done.stderr
     assert contents(tmp_path) == before
 
 
@@ -107,7 +107,7 @@ def test_no_output_is_written_into_a_dataset(
     required = [words.get(word, word) for word in OUTPUTS[command, output]]
     done = run_here(f"nmt-{command}", *required, output, dataset / name)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), done.stderr
-    assert f"{name}: its folder is a dataset, which contains nothing else: choose another" in done.stderr.decode()
+    assert f"{name}: its folder is a dataset, which contains nothing else: choose a different" in done.stderr.decode()
     assert contents(tmp_path) == before
 
 
@@ -124,7 +124,7 @@ def test_no_training_writes_into_a_dataset(
     more = [word for pair in folders.items() for word in pair]
     done = run_here("nmt-train", datasets["joined"], "--arch", "transformer_tiny", "--device", "cpu", *more)
     assert done.returncode == 2
-    message = f"{option} {tmp_path / name} {refused} a dataset, which contains nothing else: choose another"
+    message = f"{option} {tmp_path / name} {refused} a dataset, which contains nothing else: choose a different"
     assert message in done.stderr.decode()
     assert contents(dataset) == {path: bytes_ for path, bytes_ in before.items() if path.is_relative_to(dataset)}
 
@@ -176,7 +176,7 @@ def test_an_input_that_is_stdout_is_refused(command: str, name: str, tiny_checkp
     )
     assert (done.returncode, done.stderr) == (
         2,
-        f"{command.split()[0]}: {name} is also stdout: redirect stdout to another file\n",
+        f"{command.split()[0]}: {name} is also stdout: redirect stdout to a different file\n",
     )
 
 

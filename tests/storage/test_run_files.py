@@ -44,7 +44,7 @@ def test_no_command_replaces_a_file_of_a_training(
     before = {path.name: path.read_bytes() for path in run_folder.iterdir()}
     done = run_here(command, *(words.get(option, option) for option in options), input=b"")
     assert done.returncode == 2
-    assert f"{name} belongs to a training: choose another output" in done.stderr.decode()
+    assert f"{name} belongs to a training run: choose a different output" in done.stderr.decode()
     assert {path.name: path.read_bytes() for path in run_folder.iterdir()} == before
 
 
@@ -54,7 +54,7 @@ def test_a_dataset_or_an_export_cannot_become_a_file_of_a_training(
     new = run_folder / "checkpoint_9.pt"
     done = run_here("nmt-export", tiny_checkpoint, "--to", "safetensors", "--output", new)
     assert done.returncode == 2
-    assert b"would be taken for a file of the training" in done.stderr
+    assert b"would be mistaken for a file of the run" in done.stderr
     assert not new.exists()
 
 

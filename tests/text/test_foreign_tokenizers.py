@@ -138,9 +138,9 @@ def test_codes_of_fastbpe_lose_their_counts() -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b"a b\na\n", "merge 2 is 'a': not two pieces"),
+        (b"a b\na\n", "merge 2 is 'a', not two pieces"),
         (b"\xff b\n", "not UTF-8"),
-        (b"#version: 0.3\na b\n", "a version of BPE codes"),
+        (b"#version: 0.3\na b\n", "unknown version of BPE codes"),
     ],
 )
 def test_malformed_codes_are_refused(content: bytes, fault: str) -> None:
@@ -271,7 +271,7 @@ def test_preprocessing_takes_the_tokenizers_of_a_checkpoint_and_of_that_dataset(
         *("--destdir", tmp_path / "swapped"),
     )
     assert swapped.returncode == 2
-    assert b"are for other languages" in swapped.stderr
+    assert b"are for different languages" in swapped.stderr
 
 
 def test_an_adopted_model_is_fine_tuned_and_translates_raw_text(
@@ -335,5 +335,5 @@ def test_models_with_another_tokenizer_of_one_side_are_not_averaged(
     source, target = MarianFiles(tmp_path / "marian").tokenizers()
     for name, other in (("a.pt", target), ("b.pt", source)):
         save_checkpoint(tmp_path / name, with_tokenizers(make_checkpoint(), source, other))
-    with pytest.raises(UserError, match="its target text is split into pieces by another tokenizer"):
+    with pytest.raises(UserError, match="its target text is split into pieces by a different tokenizer"):
         average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"])

@@ -103,8 +103,8 @@ def test_a_tag_that_changes_the_ids_after_it_is_refused(normalization: dict[str,
 REFUSED = {
     "<2fr>": "not one piece of the vocabulary: preprocess with --user-symbol '<2fr>'",
     f"{TAG}{TAG}": "not one piece of the vocabulary: preprocess with --user-symbol",
-    "two words": "a symbol has printable characters and no spaces: use another tag",
-    "<unk>": "the name of a special token: use another tag",
+    "two words": "a symbol needs printable characters without spaces: use a different tag",
+    "<unk>": "the name of a special token: use a different tag",
 }
 
 

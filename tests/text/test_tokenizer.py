@@ -223,12 +223,12 @@ def test_decoding_joins_segmented_text() -> None:
 
 @pytest.mark.parametrize("kind", ["", "bpe"])
 def test_an_unknown_tokenizer_is_refused_and_named(tokenizer: Tokenizer, kind: str) -> None:
-    with pytest.raises(UserError, match=rf"unknown tokenizer '{kind}', only {', '.join(KINDS)} are known"):
+    with pytest.raises(UserError, match=rf"unknown tokenizer '{kind}': known kinds are {', '.join(KINDS)}"):
         make_tokenizer(kind, tokenizer.vocab, tokenizer.model)
 
 
 def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match="do not belong together"):
+    with pytest.raises(UserError, match="model does not match the vocabulary"):
         make_tokenizer(SENTENCEPIECE, Vocabulary(tokenizer.vocab.pieces[:-1]), tokenizer.model)
 
 
@@ -238,5 +238,5 @@ def test_an_unpaired_surrogate_is_refused(tokenizer: Tokenizer) -> None:
 
 
 def test_a_piece_with_a_line_feed_is_refused() -> None:
-    with pytest.raises(UserError, match=r"piece '\\n' has a line feed, which a vocabulary file cannot hold"):
+    with pytest.raises(UserError, match=r"piece '\\n' contains a line feed, which a vocabulary file cannot store"):
         Vocabulary([*SPECIALS, "a", "\n"])

@@ -114,7 +114,7 @@ def test_a_checkpoint_that_vanishes_repeatedly_ends_in_an_error(folder: Path) ->
         chosen.append(folder / "checkpoint_5.pt")
         return chosen[-1:]
 
-    with pytest.raises(UserError, match=r"checkpoint_5\.pt: No such file .*; copy them first$"):
+    with pytest.raises(UserError, match=r"checkpoint_5\.pt: No such file .*: copy them first$"):
         average_run(choose)
     assert 1 < len(chosen) < 10
 
@@ -206,7 +206,7 @@ def test_values_on_different_validation_splits_are_not_compared(folder: Path) ->
         checkpoint = load_checkpoint(folder / f"checkpoint_{update}.pt")
         checkpoint.progress["validation_data"] = {"valid.en": "of another text"}
         save_checkpoint(folder / f"checkpoint_{update}.pt", checkpoint)
-    with pytest.raises(UserError, match=r"--best: the checkpoints in .* different validation splits: name the files"):
+    with pytest.raises(UserError, match=r"--best: the checkpoints in .* different validation splits: list the files"):
         best_checkpoints(folder, 1)
     assert updates(best_checkpoints(folder, 1, until=20)) == [20]
 
@@ -221,7 +221,7 @@ def test_values_on_different_validation_splits_are_not_compared(folder: Path) ->
 def test_losses_of_another_kind_are_not_compared(changes: dict[str, Any], difference: str, folder: Path) -> None:
     for update in (30, 40, 100):
         change_progress(folder / f"checkpoint_{update}.pt", **changes)
-    with pytest.raises(UserError, match=f"ranked {difference}: name the files instead$"):
+    with pytest.raises(UserError, match=f"ranked {difference}: list the files instead$"):
         best_checkpoints(folder, 1)
     assert updates(best_checkpoints(folder, 1, until=20)) == [20]
 
@@ -234,7 +234,7 @@ def test_bleu_depends_on_the_beam_and_not_on_the_loss(folder: Path) -> None:
         change_progress(folder / f"checkpoint_{update}.pt", **other_loss)
     assert best_checkpoints(folder, 1) == before
     change_progress(folder / "checkpoint_100.pt", options={"validation": {"valid_beam": 4}})
-    with pytest.raises(UserError, match=r"ranked with different --valid-beam: name the files instead$"):
+    with pytest.raises(UserError, match=r"ranked with different --valid-beam: list the files instead$"):
         best_checkpoints(folder, 1)
 
 

@@ -90,7 +90,7 @@ def test_a_run_does_not_resume_with_other_additions(
 ) -> None:
     train(tmp_path / "run", "--max-updates", 1, "--init-from", parent, *LORA)
     result = train(tmp_path / "run", "--max-updates", 2, "--init-from", parent, *options, code=2)
-    refused(result, f"{tmp_path / 'run'} holds checkpoints of a run with ", before, now)
+    refused(result, f"{tmp_path / 'run'} contains checkpoints of a run with ", before, now)
 
 
 @pytest.mark.parametrize(

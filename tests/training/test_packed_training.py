@@ -260,5 +260,5 @@ def test_packing_is_refused_for_architectures_without_it(datasets: dict[str, Pat
         model=RecurrentConfig(), batches=BatchConfig(packing="on"), checkpoints=CheckpointConfig(save_dir=tmp_path)
     )
     data = TrainingData.open([datasets["joined"]], False, options.batches)
-    with pytest.raises(UserError, match="--packing on is for Transformers"):
+    with pytest.raises(UserError, match="--packing on supports only Transformers"):
         with_batches_of_device(data, options, Ranks(CPU))

@@ -107,7 +107,7 @@ def test_resuming_with_another_data_order_warns(
 def test_resuming_with_another_version_of_the_loss_warns_once(train: Train, stopped: Path) -> None:
     rewrite(stopped, partial(forget, name="loss_version"))
     discarded, version = warnings(train(stopped, *RESUMED))
-    assert "valid_loss is computed by another version of the loss: the previous best result is discarded" in discarded
+    assert "is computed by a different version of the loss: the previous best result is discarded" in discarded
     assert f"the loss is version {LOSS_VERSION}, the checkpoint has version 1" in version
     assert warnings(train(stopped, *RESUMED)) == []
 
