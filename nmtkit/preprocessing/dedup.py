@@ -21,13 +21,13 @@ HASHES_PER_CHUNK = 1 << 20  # read at a time, and kept in memory: tens of megaby
 
 @functools.cache
 def _normal_character(character: str) -> str:
-    """The character in a normal form: 0 for a digit, nothing for punctuation, symbols and spaces."""
+    """The character in a normal form: 0 for a digit, nothing for most punctuation, controls and spaces."""
     category = unicodedata.category(character)
-    return "0" if category == "Nd" else character if category[0] in "LMN" else ""
+    return "0" if category == "Nd" else character if category[0] in "LMNS" or character in "#%&*@" else ""
 
 
 def normal_form(line: str) -> str:
-    """A line in lower case and NFKC, with every digit as 0, without punctuation, symbols and spaces.
+    """A line in lower case and NFKC, with every digit as 0, without punctuation and spaces. Symbols stay: C# is not C.
 
     A line that consists of these only is left as it is, without the spaces around it.
     """

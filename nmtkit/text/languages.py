@@ -5,6 +5,7 @@ import re
 from nmtkit.errors import UserError
 
 SEVERAL = "mul"  #: ISO 639-2: text of several languages, told apart by tags
+UNSPACED = ("ja", "km", "lo", "my", "th", "zh")  #: languages without spaces between words
 MAX_LANGUAGE = 255  #: characters: languages are parts of file names
 _SHORT_CODES = {  # ISO 639-1 for ISO 639-2 and 639-3, of languages whose text is tokenized in a way of its own
     **{"deu": "de", "ger": "de", "eng": "en", "fra": "fr", "fre": "fr", "jpn": "ja", "khm": "km", "kor": "ko"},
