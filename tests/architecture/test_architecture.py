@@ -100,6 +100,13 @@ def test_imports_have_no_cycle_even_with_deferred_ones() -> None:
     tuple(TopologicalSorter(imports()).static_order())  # raises CycleError, which names the modules
 
 
+def test_training_and_checkpoints_name_no_architecture() -> None:
+    """A new one needs its model and a row in the table of `model.architectures`."""
+    models = {f"model.{name}" for name in ("transformer", "recurrent", "convolutional")}
+    trained = [module for module in imports() if room(module) in ("checkpoint", "training")]
+    assert {module: named for module in trained if (named := imports()[module] & models)} == {}
+
+
 def test_the_architecture_page_lists_exactly_the_existing_rooms() -> None:
     assert set(rooms()) == {room(module) for module in imports()}
 

@@ -123,6 +123,7 @@ def test_the_metrics_of_nmt_train_are_drawn_in_a_panel_each(train: Train, tmp_pa
     assert [len(axes.get_lines()) for axes in figure.axes[:2]] == [4, 4]
     counts = [np.size(line.get_xdata()) for line in figure.axes[0].get_lines()]
     assert counts == [2, 2, 1, 0]  # loss and valid_loss of each
+    assert figure.axes[1].get_lines()[0].get_marker() == "."  # a single validation is seen, too
     figure.savefig(tmp_path / "curves.svg")
 
 
