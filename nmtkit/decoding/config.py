@@ -379,6 +379,7 @@ class SearchKeywords(PenaltyKeywords, total=False):
     seed: int
     alignment: bool
     alignment_layer: int | None
+    allow_unknown: bool | None
     copy_unknown: bool
 
 

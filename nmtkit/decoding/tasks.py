@@ -209,8 +209,8 @@ class SentenceEncoder:
             ids, size = list(map(operator.index, request.ids)), len(self._source.vocab)
             if ids and not 0 <= min(ids) <= max(ids) < size:
                 raise UserError(f"ids from {min(ids)} to {max(ids)} are not all in the vocabulary of {size} pieces")
-            return ids
-        ids = next(encoded)
+        else:
+            ids = next(encoded)
         return ids if request.text.strip() else []
 
     def _target_ids(self, text: str) -> list[int]:
