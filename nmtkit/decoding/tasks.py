@@ -8,6 +8,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import regex
 
@@ -105,7 +106,8 @@ class SentenceEncoder:
         if len({request.target is None for request in requests}) > 1:
             raise UserError("some lines have a target to score and some have none: separate them into two calls")
         texts = [self._parts(request, limit) for request in requests]
-        encoded = iter(self._source.encode([part.strip() for parts in texts for part in parts]))
+        stripped = ([part.strip() for part in parts] if len(parts) > 1 else parts for parts in texts)
+        encoded = iter(self._source.encode(list(chain.from_iterable(stripped))))
         return [
             self._in_parts(request, parts, [next(encoded) for _ in parts], limit)
             if len(parts) > 1 or (limit.sentences and parts)
@@ -131,7 +133,7 @@ class SentenceEncoder:
         return tuple(dict.fromkeys(banned))
 
     def _parts(self, request: Request, limit: SourceLimit) -> list[str]:
-        """The text of a request: its lines, each a part or in sentences; none if it has ids."""
+        """The text of a request in parts: its lines, or their sentences; none if it has ids."""
         if request.ids is not None:
             return []
         if request.prefix or request.terms or request.target is not None:

@@ -85,8 +85,8 @@ def test_source_words_match_the_indices_of_alignments(server: Server) -> None:
         ("½ cat\u00a0on", ["½", "cat", "on"]),
         ("a\u200bb\u180ec d", ["a\u200bb\u180ec", "d"]),
         ("a\x1cb \x1c c", ["a", "b", "c"]),
-        ("x\ufdfay z", ["x\ufdfa", "\ufdfa", "\ufdfa", "\ufdfay", "z"]),
-        ("\u00b4a don\u00b4t", ["\u00b4a", "don", "\u00b4t"]),
+        ("x\ufdfay z", ["x\ufdfay", "z"]),
+        ("\u00b4a don\u00b4t", ["\u00b4a", "don\u00b4t"]),
         ("", []),
     ):
         (line,) = server.translate(text=[text], alignment=True)
