@@ -1,5 +1,6 @@
 """The table of formats that nmt-import reads, and how to recognize them."""
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -72,6 +73,11 @@ def find_importer(path: Path) -> Importer:
     if is_export(path):
         raise UserError(f"nmt-export wrote {path}: convert it with nmt-export {path} --to checkpoint")
     with as_user_errors(path, "a model to import"):
+        if _is_opus_archive(path):
+            raise UserError(
+                f"{path} is an archive of OPUS-MT in Marian's own format, which nmtkit does not read: most of these "
+                "models are at Hugging Face too: hf download Helsinki-NLP/opus-mt-SOURCE-TARGET --local-dir FOLDER"
+            )
         found = next((importer for importer in IMPORTERS if importer.recognizes(path)), None)
         if found is None:
             kind = model_type(path)
@@ -94,6 +100,14 @@ def input_files(model: Path, options: ImportConfig) -> list[Path]:
         else:
             inside = tokenizer_files_beside(model.parent)
     return [model, *inside, *options.paths()]
+
+
+def _is_opus_archive(path: Path) -> bool:
+    """Whether a path is a zip archive as OPUS-MT publishes them: a model of Marian with its settings."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return "decoder.yml" in archive.namelist()
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -98,11 +98,21 @@ class SearchConfig(Config):
         unset="the second to last",
         help="Decoder layer whose attention, averaged over heads, is the alignment. 1 is the lowest.",
     )
+    allow_unknown: bool | None = option(
+        None,
+        unset="only with --copy-unknown and imported models",
+        help="Allow the unknown token in outputs, written as ⁇.",
+    )
     copy_unknown: bool = option(
         False,
         help="Replace each unknown token by the source token with the highest attention. For models of nmt-preprocess "
         "--tokenizer space.",
     )
+
+    def length_limit(self, source_tokens: int, required: int = 0, positions: int | None = None) -> int:
+        """The most tokens of an output, without EOS, for source tokens without EOS."""
+        limit = max(int(self.max_len_a * source_tokens + self.max_len_b), required)
+        return limit if positions is None else min(limit, positions)
 
     @property
     def attends(self) -> bool:
@@ -369,6 +379,7 @@ class SearchKeywords(PenaltyKeywords, total=False):
     seed: int
     alignment: bool
     alignment_layer: int | None
+    allow_unknown: bool | None
     copy_unknown: bool
 
 

@@ -29,7 +29,7 @@ from nmtkit.machine.precision import resolve_device
 from nmtkit.machine.threads import available_cores, set_threads
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.storage.atomic import resolve
-from nmtkit.text.vocabulary import EOS
+from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.wording import counted, format_bytes
 
 
@@ -59,7 +59,11 @@ class SearchBatch:
     def rules(self) -> list[str]:
         """The options that forbid tokens, by name."""
         search = self.config
-        values = {"--min-len": search.min_len, "--no-repeat-ngram": search.no_repeat_ngram, "--ban": self.banned}
+        values = {
+            "--min-len": search.min_len,
+            "--no-repeat-ngram": search.no_repeat_ngram,
+            "--ban": set(self.banned) - {(UNK,)},
+        }
         return [option for option, value in values.items() if value]
 
 

@@ -153,8 +153,8 @@ def _is_whole(term: str, text: str, start: int) -> bool:
     end = start + len(term)
     if text.endswith("@@ ", 0, start) or text.startswith("@@ ", end):  # a part of a word in segmented text
         return False
-    neighbours = ((term[0], text[start - 1 : start]), (term[-1], text[end : end + 1]))
-    return not any(_is_in_word(beside) and not _UNSPACED.match(edge) for edge, beside in neighbours)
+    neighbours = ((term[0], text[max(0, start - 1) : start]), (term[-1], text[end : end + 1]))
+    return not any(_is_in_word(next_to) and not _UNSPACED.search(edge + next_to) for edge, next_to in neighbours)
 
 
 def _is_in_word(character: str) -> bool:

@@ -8,17 +8,19 @@ import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import regex
 
 from nmtkit.console.log import logger
-from nmtkit.decoding.config import StreamConfig
+from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import parts
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, contains
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.errors import UserError
+from nmtkit.text.languages import UNSPACED, short_code
 from nmtkit.text.sentences import has_several_sentences, split_sentences
 from nmtkit.text.tags import count_tag, tag_ids, tags_in_lines
 from nmtkit.text.tokenizer import Tokenizer, pieces_with, without_space
@@ -104,7 +106,8 @@ class SentenceEncoder:
         if len({request.target is None for request in requests}) > 1:
             raise UserError("some lines have a target to score and some have none: separate them into two calls")
         texts = [self._parts(request, limit) for request in requests]
-        encoded = iter(self._source.encode([part.strip() for parts in texts for part in parts]))
+        stripped = ([part.strip() for part in parts] if len(parts) > 1 else parts for parts in texts)
+        encoded = iter(self._source.encode(list(chain.from_iterable(stripped))))
         return [
             self._in_parts(request, parts, [next(encoded) for _ in parts], limit)
             if len(parts) > 1 or (limit.sentences and parts)
@@ -124,13 +127,13 @@ class SentenceEncoder:
         for word, ids in self._spelled(words, message):
             banned.append(ids)
             attached = without_space(ids, vocab)
-            if attached != ids and (_ATTACHED.match(word) or not word[0].isalnum()):
+            if attached != ids and (self._is_unspaced or _ATTACHED.match(word) or not word[0].isalnum()):
                 banned += [attached] if attached else []
                 banned += [(piece,) for piece in pieces_with(word, vocab)]  # such as ",“" for ","
         return tuple(dict.fromkeys(banned))
 
     def _parts(self, request: Request, limit: SourceLimit) -> list[str]:
-        """The text of a request: its lines, each a part or in sentences; none if it has ids."""
+        """The text of a request in parts: its lines, or their sentences; none if it has ids."""
         if request.ids is not None:
             return []
         if request.prefix or request.terms or request.target is not None:
@@ -208,8 +211,8 @@ class SentenceEncoder:
             ids, size = list(map(operator.index, request.ids)), len(self._source.vocab)
             if ids and not 0 <= min(ids) <= max(ids) < size:
                 raise UserError(f"ids from {min(ids)} to {max(ids)} are not all in the vocabulary of {size} pieces")
-            return ids
-        ids = next(encoded)
+        else:
+            ids = next(encoded)
         return ids if request.text.strip() else []
 
     def _target_ids(self, text: str) -> list[int]:
@@ -219,7 +222,15 @@ class SentenceEncoder:
     def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The ids of the terms, without a space before those that have none in running text."""
         spelled = self._spelled(terms, "ignoring the term %r: the model has no pieces for it")
-        return tuple((_ATTACHED.match(term) and without_space(ids, self._target.vocab)) or ids for term, ids in spelled)
+        return tuple(
+            ((self._is_unspaced or _ATTACHED.match(term)) and without_space(ids, self._target.vocab)) or ids
+            for term, ids in spelled
+        )
+
+    @property
+    def _is_unspaced(self) -> bool:
+        """Whether the target language has no spaces between words."""
+        return short_code(self.languages[1]) in UNSPACED
 
     def _spelled(self, words: Sequence[str], warning: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The words, without spaces around them, and their ids; words that need an unknown piece are logged once."""
@@ -234,6 +245,7 @@ class SentenceEncoder:
 
 _CUT = "{lines} truncated to {limit} ({reason})"
 _SPLIT = "{lines} translated in parts of at most {limit} ({reason})"
+_OUTPUT_CUT = "{lines} with an output cut at its maximum length (--max-len-a, --max-len-b)"
 _PREFIX_CUT = "{lines} with a prefix truncated to {positions} (the model has no more positions)"
 _PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
 _TERMS_TOO_LONG = "{lines} translated without the required terms: the model has positions for only {positions}"
@@ -245,9 +257,9 @@ _MANY = 0.02  # of all lines
 class LineWarnings:
     """Counts the lines of a stream by warning, to log each warning once."""
 
-    def __init__(self, limit: SourceLimit, positions: int | None, language: str) -> None:
+    def __init__(self, limit: SourceLimit, config: SearchConfig, positions: int | None, language: str) -> None:
         """`positions` is the most tokens of an output, without EOS; None for any number. `language` is the source's."""
-        self._limit, self._positions, self._language = limit, positions, language
+        self._limit, self._config, self._positions, self._language = limit, config, positions, language
         self._lines: Counter[str] = Counter()
         self._total = 0
 
@@ -260,7 +272,7 @@ class LineWarnings:
         """Log each warning with its number of lines."""
         limit = counted(self._limit.tokens, "token")
         positions = counted(self._positions or 0, "token")
-        for warning in (_CUT, _SPLIT, _PREFIX_CUT, _PREFIX_UNKNOWN, _TERMS_TOO_LONG, _TERMS_FORBIDDEN):
+        for warning in (_CUT, _SPLIT, _OUTPUT_CUT, _PREFIX_CUT, _PREFIX_UNKNOWN, _TERMS_TOO_LONG, _TERMS_FORBIDDEN):
             if count := self._lines[warning]:
                 lines, reason = counted(count, "line"), self._limit.reason
                 logger.warning(warning.format(lines=lines, limit=limit, reason=reason, positions=positions))
@@ -273,6 +285,8 @@ class LineWarnings:
         if sentence.overlong:
             yield _SPLIT if sentence.overlong == "split" else _CUT
         for task, nbest in zip(sentence.tasks, found, strict=True):
+            if task.target is None and is_cut(task, nbest[0], self._config, self._positions):
+                yield _OUTPUT_CUT
             if sentence.prefix_is_cut:
                 yield _PREFIX_CUT
             if UNK in task.constraints.prefix:
@@ -280,6 +294,12 @@ class LineWarnings:
             if _lacks_terms(task, nbest[0]):
                 fit = self._positions is None or task.constraints.required_tokens <= self._positions
                 yield _TERMS_FORBIDDEN if fit else _TERMS_TOO_LONG
+
+
+def is_cut(task: Task, found: Hypothesis, config: SearchConfig, positions: int | None) -> bool:
+    """Whether an output is as long as --max-len-a, --max-len-b or the positions of the model allow."""
+    limit = config.length_limit(len(task.source) - 1, task.constraints.required_tokens, positions)
+    return len(found.ids) >= limit
 
 
 def _lacks_terms(task: Task, best: Hypothesis) -> bool:

@@ -197,6 +197,8 @@ def _added(
 def _surfaces(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:
     """The texts that the ids of a hypothesis add, with the spaces of the decoded text."""
     surfaces = target.surfaces(ids)
+    if "\ufffd" not in text:  # bytes that spell no character are not in the text
+        surfaces = [surface.replace("\ufffd", "") for surface in surfaces]
     known = ["" if number == UNK else surface for number, surface in zip(ids, surfaces, strict=True)]
     return respaced(surfaces, text) or respaced(known, text) or surfaces
 

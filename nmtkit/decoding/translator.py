@@ -28,8 +28,8 @@ from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import WeightsConfig
 from nmtkit.text.input_stream import chunks
 from nmtkit.text.tags import tag_ids
-from nmtkit.text.tokenizer import SPACE, Tokenizer
-from nmtkit.text.vocabulary import EOS, SPECIALS
+from nmtkit.text.tokenizer import LEARNED_KINDS, SPACE, Tokenizer
+from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:
@@ -256,8 +256,11 @@ class Translator:
         self._check(config)
         limit = SourceLimit.of(batches, self.model.longest_sequence, pass_through=not config.attends)
         max_tokens = self.sizes(batches).max_tokens
-        make_batch = partial(SearchBatch, config=config, banned=self._encoder.banned(config.ban))
-        warnings = LineWarnings(limit, self.model.longest_sequence, self._encoder.languages[0])
+        banned = self._encoder.banned(config.ban)
+        if not self._allows_unknown(config):
+            banned = (*banned, (UNK,))
+        make_batch = partial(SearchBatch, config=config, banned=banned)
+        warnings = LineWarnings(limit, config, self.model.longest_sequence, self._encoder.languages[0])
         for chunk in lines:
             skipped = min(done, len(chunk))
             if skipped < len(chunk):
@@ -271,6 +274,12 @@ class Translator:
             done -= skipped
             first_line += len(chunk)
         warnings.log()
+
+    def _allows_unknown(self, config: SearchConfig) -> bool:
+        """Whether outputs may contain the unknown token. Models of other toolkits may write it."""
+        if config.allow_unknown is None:
+            return config.copy_unknown or self.target.kind not in LEARNED_KINDS
+        return config.allow_unknown
 
     def _check(self, config: SearchConfig) -> None:
         """Raise UserError if the model, its tokenizer or the memory does not allow the options."""

@@ -21,13 +21,13 @@ HASHES_PER_CHUNK = 1 << 20  # hashes in memory at a time: tens of megabytes
 
 @functools.cache
 def _normal_character(character: str) -> str:
-    """Normalize a character: 0 for a digit, nothing for punctuation, symbols and spaces."""
+    """Normalize a character: 0 for a digit, nothing for most punctuation, controls and spaces."""
     category = unicodedata.category(character)
-    return "0" if category == "Nd" else character if category[0] in "LMN" else ""
+    return "0" if category == "Nd" else character if category[0] in "LMNS" or character in "#%&*@" else ""
 
 
 def normal_form(line: str) -> str:
-    """Normalize a line: lower case and NFKC, digits as 0, without punctuation, symbols and spaces.
+    """Normalize a line: lower case and NFKC, digits as 0, without punctuation and spaces. Symbols stay: C# is not C.
 
     A line that consists only of these is only stripped of the spaces around it.
     """

@@ -49,7 +49,7 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
         ) -> Iterator[Translation]:
             return translator.stream_chunks(request_files.attach([lines]), search, batches, advance)
 
-        list(translate(["A first one."], replace(options.search, alignment=True), lambda done: None))
+        next(translate(["A first one."], replace(options.search, alignment=True), lambda done: None))
         metrics = Metrics()
         # with workers, never stop a search, since they would have to load the model again
         batcher = DynamicBatcher(translate, options.server.max_queue, metrics, can_stop=options.engine.workers == 1)

@@ -5,6 +5,7 @@ import re
 from nmtkit.errors import UserError
 
 SEVERAL = "mul"  #: ISO 639-2 code for text in several languages, marked by tags
+UNSPACED = ("ja", "km", "lo", "my", "th", "zh")  #: languages without spaces between words
 MAX_LANGUAGE = 255  #: characters, since languages are parts of file names
 _SHORT_CODES = {  # ISO 639-2 and 639-3 -> 639-1, for languages with their own tokenization
     **{"deu": "de", "ger": "de", "eng": "en", "fra": "fr", "fre": "fr", "jpn": "ja", "khm": "km", "kor": "ko"},

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nmtkit.console.log import logger
 from nmtkit.errors import UserError
 from nmtkit.wording import counted
 
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 COMPRESSED = tuple(_OPENERS)  #: suffixes of files that are decompressed
+_DOCUMENTS = {  # by their first bytes
+    b"PK\x03\x04": "a zip archive, or a document such as .docx",
+    b"%PDF-": "a PDF",
+    b"{\\rtf": "a document in RTF",
+    b"\xd0\xcf\x11\xe0": "a document of an old Office",
+}
 # The first bytes of a compressed file, which never begin a text, by the program that decompresses it.
 _COMPRESSORS = re.compile(
     rb"(?P<gzip>\x1f\x8b)|(?P<xz>\xfd7zXZ\0)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<zstd>\x28\xb5\x2f\xfd)"
@@ -107,16 +114,20 @@ def _open_text(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def _go_to_first_line(path: Path | str, file: io.BufferedReader) -> None:
-    """Skip a byte order mark of UTF-8. Raises UserError for compressed text and for UTF-16.
-
-    UTF-16 is recognized by its byte order mark, or by zero bytes in spaces and line feeds.
-    """
+    """Skip a byte order mark of UTF-8. Raises UserError for what is no text in UTF-8, by its first bytes."""
     begin = file.peek(16)
+    for signature, kind in _DOCUMENTS.items():
+        if begin.startswith(signature):
+            raise UserError(f"{path}: {kind}, not text: extract its text first")
     if found := _COMPRESSORS.match(begin):
         program = found.lastgroup
         raise UserError(f"{path}: compressed by {program}: decompress it, for example with {program} -dc")
-    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and 0 in begin:
+    every_second = [begin[offset : min(len(begin), 64) // 2 * 2 : 2] for offset in (0, 1)]
+    is_utf16 = len(begin) >= 8 and any(byte and not any(byte) for byte in every_second)
+    if is_utf16 or (begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and 0 in begin):
         raise UserError(f"{path}: UTF-16, not UTF-8: convert the file, for example with iconv -f UTF-16 -t UTF-8")
+    if b"\n" not in begin and begin.count(b"\r") > 1:
+        logger.warning("%s: lines end with carriage returns (\\r) alone: convert it with tr '\\r' '\\n'", path)
     if begin.startswith(codecs.BOM_UTF8):  # a tokenizer would read it as a character of the first word
         file.read(len(codecs.BOM_UTF8))
 

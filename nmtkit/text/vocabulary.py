@@ -90,5 +90,6 @@ def unknown_warning(text: str, percent: float) -> str | None:
         return None
     return (
         f"{percent:.3g}% of the tokens of {text} are unknown to the vocabulary: is it segmented and cased as the "
-        "training text was?"
+        "training text was? With --byte-fallback or a larger --character-coverage, nmt-preprocess makes a vocabulary "
+        "that spells more"
     )

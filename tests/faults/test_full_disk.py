@@ -64,6 +64,7 @@ def test_a_run_continues_and_saves_later_when_a_full_disk_has_room_again(
 ) -> None:
     words, result = command_lines["nmt-train"], small_disk / "run"
     words = [result if word == command_lines["nmt-average"][-1] else word for word in words]
+    (small_disk / "other").write_bytes(bytes(320_000))  # leaves room for one checkpoint
     failed = faulty("nmt-train", *words, "--keep-last", 9)
     assert (failed.code, "the next save tries again" in failed.output) == (1, True), failed.output
     assert failed.last_line.endswith("earlier checkpoints are intact")
