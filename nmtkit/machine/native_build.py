@@ -4,8 +4,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import torch
-
 from nmtkit.console.log import logger
 from nmtkit.machine.native_sources import STALE, is_stale
 
@@ -45,16 +43,6 @@ def available(precision: str) -> bool:
     return native is not None and (precision == "int8" or _name() in BUILDS)
 
 
-def serves(*tensors: torch.Tensor) -> bool:
-    """Whether a fast build trains with these tensors: all in fp32 or all in bf16, on a CPU, not under torch.compile."""
-    if torch.compiler.is_compiling() or not available("fp32"):
-        return False
-    kind = tensors[0].dtype
-    if kind not in (torch.float32, torch.bfloat16):
-        return False
-    return all(tensor.dtype == kind and tensor.device.type == "cpu" for tensor in tensors)
-
-
 def isa() -> str:
     """The instruction set of the loaded build. A build must be loaded."""
     return (BUILDS | PORTABLE)[_name()]
@@ -62,6 +50,8 @@ def isa() -> str:
 
 def is_missing() -> bool:
     """Whether a build for this CPU was not compiled when nmtkit was installed."""
+    import torch
+
     return native is None or (_name() not in BUILDS and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"))
 
 

@@ -44,19 +44,6 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def inference_precision(name: str, device: torch.device) -> str:
-    """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
-    multiplies that natively. UserError for formats that the device does not have."""
-    if name == "auto":
-        fast_bf16 = device.type != "cpu" and resolve_precision(name, device) == torch.bfloat16
-        return "bf16" if fast_bf16 else "fp32"
-    if name == "fp16" and device.type == "cpu":
-        raise UserError("--precision fp16 is for GPUs: on a CPU use fp32, or int8, which is faster")
-    if name == "int8" and device.type != "cpu":
-        raise UserError(f"--precision int8 is for CPUs, not for {device}: use bf16 or fp16")
-    return name
-
-
 def precision_name(dtype: torch.dtype) -> str:
     """The name of a dtype, as `--precision` spells it."""
     return next((name for name, own in _DTYPES.items() if own == dtype), "fp64")

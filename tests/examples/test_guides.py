@@ -19,12 +19,13 @@ from make_corpus import english, make, ravic
 from patience import PATIENCE
 from repository import BIN, ROOT
 
-from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.cli.serve import main as serve
 from nmtkit.data.corpus import Dataset
 from nmtkit.machine.native_build import available
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.model.weights import as_arrays, collect_weights
 
 GUIDES = (
     *("translate", "pipes", "machines", "search", "n-best", "constraints", "alignment", "score", "quantize", "export"),
@@ -90,7 +91,7 @@ def untrained(dataset: Path) -> Checkpoint:
     data = Dataset.open(dataset)
     config = TransformerConfig(encoder_layers=1, decoder_layers=3, d_model=16, d_ff=24, heads=2)
     model = Transformer(config, len(data.source.vocab), len(data.target.vocab))
-    return Checkpoint(config, collect_weights(model), "en", "de", data.source, data.target, {})
+    return Checkpoint(config, as_arrays(collect_weights(model)), "en", "de", data.source, data.target, {})
 
 
 def write_inputs(folder: Path) -> None:
