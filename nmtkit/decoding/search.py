@@ -196,6 +196,7 @@ class _Beam:
         self.log_probs = np.full((B, P), -np.inf, np.float32)  # log P of open hypotheses, -inf for empty slots
         self.log_probs[:, list(self.strategy.starts)] = 0.0  # the empty hypothesis, once in each bank
         self.came_from = self.sentences.repeat(P)  # (b · P,) row of each slot's prefix
+        self.last = np.full(B * P, BOS)  # the last token of each slot
         self.histories = _Histories(B * P)
         self.finished = finished
         self.score_to_beat = np.full(B, -np.inf, np.float32)  # the last score of the n best, if there are n
@@ -213,10 +214,7 @@ class _Beam:
 
     def last_tokens(self) -> Ints:
         """The next input of the decoder, (R,)."""
-        if self.histories.length == 0:
-            return np.full(len(self.slots), BOS)
-        tokens: Ints = self.histories.tokens[-1, self.slots]
-        return tokens
+        return self.last[self.slots]
 
     def advance(self, model: InferenceModel, state: InferenceState) -> None:
         """Extend the hypotheses by one token."""
@@ -259,7 +257,7 @@ class _Beam:
         """The chosen candidate of each slot."""
         b, P = self.log_probs.shape
         c = choice.tokens.shape[1]
-        candidate = choice.index if b == 1 else choice.index + np.arange(0, b * P * c, P * c)[:, None]  # (b, P)
+        candidate = choice.chosen if b == 1 else choice.chosen + np.arange(0, b * P * c, P * c)[:, None]  # (b, P)
         row = prefix = candidate // c
         if len(self.slots) < b * P:
             row = (self.open.cumsum() - 1).clip(0)[prefix]
@@ -293,8 +291,8 @@ class _Beam:
     def _take(self, extension: _Extension) -> None:
         """Continue with the hypotheses of an extension that have not ended."""
         prefix, row, token, log_prob, total, chosen, ended = extension
-        self.came_from = row.ravel()
-        self.histories.extend(prefix.ravel(), token.ravel(), log_prob.ravel())
+        self.came_from, self.last = row.ravel(), token.ravel()
+        self.histories.extend(prefix.ravel(), self.last, log_prob.ravel())
         self.log_probs = np.where(chosen, total, _IMPOSSIBLE)
         if np.count_nonzero(ended):
             self.log_probs[ended] = -np.inf
@@ -334,7 +332,7 @@ class _Beam:
 
     def done(self) -> Bools:
         """(b,) True for sentences without an open hypothesis that can still enter the n best."""
-        done: Bools = self.log_probs.max(1) / self.longest_penalty <= self.score_to_beat
+        done: Bools = np.maximum.reduce(self.log_probs, 1) / self.longest_penalty <= self.score_to_beat
         return done
 
     def report(self) -> None:
@@ -345,7 +343,7 @@ class _Beam:
     def leave(self, done: Bools) -> None:
         """Remove the sentences that are done (b,) from the batch."""
         slots = np.arange(self.vacant.size).reshape(self.vacant.shape)[~done].ravel()
-        self.came_from = self.came_from[slots]
+        self.came_from, self.last = self.came_from[slots], self.last[slots]
         self.histories.select(slots)
         for name in ("limit", "longest_penalty", "sentences", "left", "vacant", "prefix", "log_probs", "score_to_beat"):
             setattr(self, name, getattr(self, name)[~done])

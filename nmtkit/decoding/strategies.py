@@ -7,8 +7,7 @@ so far.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ from nmtkit.inference.top_k import top_k
 N = TypeVar("N", bound=np.generic)
 
 
-@dataclass(frozen=True)
-class Frontier:
+class Frontier(NamedTuple):
     """The open hypotheses before a step."""
 
     log_probs: Floats  # (b, P) log P of the hypothesis in each slot, -inf for an empty slot
@@ -70,14 +68,13 @@ class Frontier:
         return self.by_slot(self.log_probs.ravel()[self.slots, None] + steps, -np.inf)
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The candidates of a step and the chosen ones. A slot without a candidate has the total -inf."""
 
     steps: Floats  # (R, c) log-probability of each candidate
     tokens: Ints  # (R, c) token of each candidate
     totals: Floats  # (b, P) log P of the chosen candidate of each slot
-    index: Ints  # (b, P) index of the chosen candidate: slot of its prefix · c + candidate
+    chosen: Ints  # (b, P) index of the chosen candidate: slot of its prefix · c + candidate
 
 
 class Strategy(Protocol):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ def set_threads(threads: int | None) -> None:
     Torch does not know the limit of a container, beyond which its threads would wait for each other.
     """
     global _threads
-    torch = _torch()
     if threads is None:
-        default = torch.get_num_threads() if torch else _requested() or physical_cores()
+        torch = _torch()
+        default = torch.get_num_threads() if torch else _default()
         threads = min(default, max(1, available_cores() // place_or_alone().local_size))
     _threads = threads
     apply_to_torch()
@@ -37,7 +38,7 @@ def thread_count() -> int:
     """The CPU threads of this process."""
     if _threads is None:
         torch = _torch()
-        return int(torch.get_num_threads()) if torch else min(physical_cores(), available_cores())
+        return int(torch.get_num_threads()) if torch else _default()
     return _threads
 
 
@@ -61,10 +62,11 @@ def physical_cores() -> int:
     return len(siblings)
 
 
-def _requested() -> int | None:
-    """The number of threads that the environment asks for, as torch reads it."""
+@cache
+def _default() -> int:
+    """The threads that torch has by default: those that the environment asks for, or one for each core."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(first) if first.isdecimal() and int(first) > 0 else None
+    return int(first) if first.isdecimal() and int(first) > 0 else physical_cores()
 
 
 def _torch() -> Any:
