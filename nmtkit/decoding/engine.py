@@ -1,7 +1,6 @@
 """Runs the search in this process or in workers, each with its own copy of the model."""
 
 import math
-import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -298,6 +297,8 @@ class _WorkerSearch:
 def _worker_model(search: _WorkerSearch) -> tuple[InferenceModel, TextOf]:
     engine = search.engine
     if inference_device(engine.device) == "cuda":  # without a number: the workers share all GPUs
+        import multiprocessing
+
         number = int(multiprocessing.current_process().name.rpartition(" ")[2])
         engine = replace(engine, device=f"cuda:{number % gpu_count()}")
     checkpoints = [load_checkpoint(path) for path in search.paths]

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import regex
-
 from nmtkit.console.log import logger
 from nmtkit.decoding.config import StreamConfig
 from nmtkit.decoding.engine import Task
@@ -69,10 +67,15 @@ class Sentence:
         return len(self.tag) + len(self.ids)
 
 
-# What usually has no space before it: letters of scripts that are written without spaces, and marks after a word.
-_ATTACHED = regex.compile(
-    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Pe}\p{Pf}.,;:!?…、。，；：！？・]"
-)
+_ATTACHED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Pe}\p{Pf}.,;:!?…、。，；：！？・]"
+
+
+def _is_attached(text: str) -> bool:
+    """Whether text begins with what usually has no space before it: letters of scripts that are written without spaces,
+    and marks after a word."""
+    import regex  # which takes long
+
+    return regex.match(_ATTACHED, text) is not None
 
 
 class SentenceEncoder:
@@ -115,7 +118,7 @@ class SentenceEncoder:
         for word, ids in self._spelled(words, message):
             banned.append(ids)
             attached = without_space(ids, vocab)
-            if attached != ids and (_ATTACHED.match(word) or not word[0].isalnum()):
+            if attached != ids and (_is_attached(word) or not word[0].isalnum()):
                 banned += [attached] if attached else []
                 banned += [(piece,) for piece in pieces_with(word, vocab)]  # such as ",“" for ","
         return tuple(dict.fromkeys(banned))
@@ -176,7 +179,7 @@ class SentenceEncoder:
     def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The ids of the terms, without a space before those that have none in running text."""
         spelled = self._spelled(terms, "ignoring the term %r: the model has no pieces for it")
-        return tuple((_ATTACHED.match(term) and without_space(ids, self._target.vocab)) or ids for term, ids in spelled)
+        return tuple((_is_attached(term) and without_space(ids, self._target.vocab)) or ids for term, ids in spelled)
 
     def _spelled(self, words: Sequence[str], warning: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The words, without spaces around them, and their ids; words that need an unknown piece are logged once."""
