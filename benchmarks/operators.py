@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from nmtkit.inference.native_transformer import NativeLinear
 from nmtkit.machine import native_build
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.threads import set_threads
 from nmtkit.model.attention import attend, join_heads, split_heads
 from nmtkit.model.dropout import Dropout, dropout
@@ -74,11 +75,11 @@ def gflops(linear: Callable[[Tensor], object], columns: int, outputs: int, rows:
 def products(columns: int, outputs: int) -> None:
     """Print the rates of products of few rows and of many, by torch and compiled."""
     weight, bias = torch.randn(outputs, columns), torch.randn(outputs)
-    compiled = {eight_bits: NativeLinear(weight.numpy(), bias.numpy(), eight_bits) for eight_bits in (False, True)}
+    fp32, int8 = (NativeLinear(weight.numpy(), bias.numpy(), each) for each in (NumberFormat.FP32, NumberFormat.INT8))
     ways: dict[str, Callable[[Tensor], object]] = {
         "torch, fp32": lambda x: F.linear(x, weight, bias),
-        "compiled, fp32": lambda x: compiled[False](x.numpy()),
-        "compiled, int8 with its scales": lambda x: compiled[True](x.numpy()),
+        "compiled, fp32": lambda x: fp32(x.numpy()),
+        "compiled, int8 with its scales": lambda x: int8(x.numpy()),
     }
     counts = (1, 4, 60, 480)
     click.echo(f"\n{f'GFLOP/s, rows x {columns} x {outputs}':44s}" + "".join(f"{count:6d}" for count in counts))
@@ -93,7 +94,7 @@ def products(columns: int, outputs: int) -> None:
 def main(threads: int, precision: str) -> None:
     """Compare nmtkit's operators with torch's."""
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    if not native_build.available("fp32"):
+    if not native_build.available(NumberFormat.FP32):
         raise click.ClickException("nmtkit is not compiled for this CPU: install it again with a C++ compiler")
     set_threads(threads)
     torch.manual_seed(1)

@@ -16,10 +16,11 @@ class Matrix: ...
 class Model: ...
 class DecoderState: ...
 
-def matrix(weight: _Floats, bias: _Floats | None, int8: bool) -> Matrix:
-    """Pack a copy of W (N, K) and b (N,). With `int8`, W and the inputs are quantized.
+def matrix(weight: _Floats, bias: _Floats | None, number_format: str) -> Matrix:
+    """Pack a copy of W (N, K) and b (N,). With "int8", W and the inputs are quantized, unless W has more than 2^16
+    columns.
 
-    MemoryError for more than 2^30 rows or 2^24 columns, or 2^16 columns in int8.
+    MemoryError for more than 2^30 rows or 2^24 columns. IndexError for a format other than fp32 and int8.
     """
 
 def multiply(matrix: Matrix, x: _Floats, y: _Floats, threads: int) -> None:
@@ -35,12 +36,12 @@ def model(
     encoder_layers: int,
     decoder_layers: int,
     weights: dict[str, _Floats],
-    int8: bool,
+    number_format: str,
     threads: int,
 ) -> Model:
     """A Transformer of copied weights, by the names of parameters in nmtkit/model/transformer.py.
 
-    IndexError for an activation other than relu, gelu and swish, and for missing weights.
+    IndexError for missing weights, an activation other than relu, gelu and swish, and a format other than fp32 and int8.
     """
 
 def encode(model: Model, source: _Ints, lengths: _Ints, positions: _Floats, threads: int) -> DecoderState:

@@ -75,6 +75,7 @@ class Checkpoint:
     lora: LoraConfig | None = None
     checksum: str | None = None
     check_unchanged: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
+    release: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -169,6 +170,7 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
         optimizer=optimizer or None,
         checksum=archive.checksum,
         check_unchanged=archive.check_unchanged,
+        release=archive.release,
     )
 
 

@@ -68,10 +68,14 @@ class Engine(Protocol):
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
     """Load models as `load_models` does, with the options of `engine`; sets the number of threads of this process.
 
+    The memory of weights in files is freed: changes to the arrays of `checkpoints` are lost afterwards.
+
     Raises UserError also for a shortlist that cannot be read, or was made for other vocabularies.
     """
     set_threads(engine.threads)
     model = load_models(checkpoints, engine.device, engine.precision, weights)
+    for release in filter(None, (checkpoint.release for checkpoint in checkpoints)):
+        release()
     if engine.shortlist is not None:
         model.shortlist = Shortlist.read(engine.shortlist, checkpoints[0].source.vocab, checkpoints[0].target.vocab)
     return model

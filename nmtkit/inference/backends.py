@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nmtkit.errors import UserError
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.threads import apply_to_torch
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
@@ -59,7 +60,9 @@ def backends_of(arch: str) -> Backends:
     return BACKENDS[arch]
 
 
-def torch_backend(model: "TranslationModel", device: str | None = None, precision: str | None = None) -> InferenceModel:
+def torch_backend(
+    model: "TranslationModel", device: str | None = None, number_format: NumberFormat | None = None
+) -> InferenceModel:
     """A model made searchable by plain torch, after it was moved to a device and a number format, if these are given.
 
     UserError for an architecture that cannot be searched.
@@ -67,10 +70,10 @@ def torch_backend(model: "TranslationModel", device: str | None = None, precisio
     import torch
 
     from nmtkit.inference.torch_backend import TorchBackend
-    from nmtkit.machine.precision import resolve_precision
+    from nmtkit.machine.precision import dtype_of
 
     apply_to_torch()
     if device is not None:
         on = torch.device(device)
-        model = model.to(on, None if precision is None else resolve_precision(precision, on))
+        model = model.to(on, None if number_format is None else dtype_of(number_format))
     return TorchBackend(backends_of(model.config.arch).torch(model))

@@ -11,6 +11,7 @@ from nmtkit.inference.native_transformer import unknown_options
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.machine import native_build
 from nmtkit.machine.device import inference_device, inference_precision, is_cpu
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.text.tokenizer import tokenizer_differences
 
@@ -43,19 +44,20 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
     memory.
     """
     on = inference_device(device)
-    precision = inference_precision(precision, on)
+    number_format = inference_precision(precision, on)
     config = checkpoint.model_config
     native = backends_of(config.arch).native if is_cpu(on) else None
     chosen = checkpoint.without_training(weights)
     size = sum(4 * weight.size for weight in chosen.weights.values())
     with memory_for_weights(f"the model on {on}", size):
-        if native is not None and native.supports(config, precision):
-            return native(config, chosen.weights, precision, partial(_rebuilt, chosen))
-        if precision == "int8":
+        if native is not None and native.supports(config, number_format):
+            return native(config, chosen.weights, number_format, partial(_rebuilt, chosen))
+        if number_format is NumberFormat.INT8:
             raise UserError(_no_int8(config))
-        plain = torch_backend(chosen.build_model(), on, precision)
-        if precision == "fp32" and native is not None and native.implements(config) and native_build.is_missing():
-            plain.precision = "fp32, not compiled"
+        plain = torch_backend(chosen.build_model(), on, number_format)
+        is_fp32 = number_format is NumberFormat.FP32
+        if is_fp32 and native is not None and native.implements(config) and native_build.is_missing():
+            plain.precision = f"{number_format.value}, not compiled"
         return plain
 
 
@@ -68,7 +70,7 @@ def _rebuilt(checkpoint: Checkpoint) -> InferenceModel:
 
 def _no_int8(config: ModelConfig) -> str:
     """Why the compiled search, which alone computes in int8, cannot take a model, and what to do."""
-    if not native_build.available("int8"):
+    if not native_build.available(NumberFormat.INT8):
         return "--precision int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler"
     unknown = unknown_options(config) if isinstance(config, TransformerConfig) else [f"the architecture {config.arch}"]
     return f"--precision int8: the compiled search does not support {' and '.join(unknown)}: use fp32 or bf16"

@@ -19,6 +19,7 @@ from nmtkit.inference.protocol import AttentionWeights, InferenceModel
 from nmtkit.inference.shortlist import Ids
 from nmtkit.inference.transformer_sizes import TransformerSizes
 from nmtkit.machine import native_build
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.threads import thread_count
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.sinusoids import sinusoid_table, too_long
@@ -62,18 +63,18 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         self,
         config: TransformerConfig,
         weights: Mapping[str, Floats],
-        precision: str,
+        number_format: NumberFormat,
         reference: Callable[[], InferenceModel],
     ) -> None:
-        """The compiled search for options that this backend `supports`, in "fp32" or "int8".
+        """The compiled search for options that this backend `supports`.
 
         `weights` have the names of the parameters of `model.transformer.Transformer`, and are copied. `reference` makes
         an uncompiled model of the same weights, which shows the attention of all heads. It is called when that is first
         asked for. IndexError for a missing array or one of another shape.
         """
         super().__init__(config, item_bytes=4)  # int8 needs less
-        self.precision = f"{precision}, {native_build.isa()}"
-        self.faster_precision = "int8" if precision == "fp32" else None
+        self.precision = f"{number_format.value}, {native_build.isa()}"
+        self.faster_precision = NumberFormat.INT8.value if number_format is NumberFormat.FP32 else None
         self.vocabulary_size = len(weights["target_embedding.weight"])
         self._source_positions, self._target_positions = (
             _Positions(config, weights.get(f"{side}_positions.table")) for side in ("source", "target")
@@ -89,7 +90,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
             config.encoder_layers,
             config.decoder_layers,
             {name: np.ascontiguousarray(weight) for name, weight in weights.items()},
-            precision == "int8",
+            number_format.value,
             thread_count(),
         )
         self._make_reference = reference
@@ -103,9 +104,9 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return type(config) is TransformerConfig and not unknown_options(config)
 
     @classmethod
-    def supports(cls, config: ModelConfig, precision: str) -> TypeGuard[TransformerConfig]:
+    def supports(cls, config: ModelConfig, number_format: NumberFormat) -> TypeGuard[TransformerConfig]:
         """Whether the compiled search can run a model of these options in that number format on this CPU."""
-        return precision in ("fp32", "int8") and native_build.available(precision) and cls.implements(config)
+        return native_build.available(number_format) and cls.implements(config)
 
     @cached_property
     def _reference(self) -> InferenceModel:
@@ -192,10 +193,10 @@ class NativeLinear:
     A matrix of more than 2^16 columns stays in fp32.
     """
 
-    def __init__(self, weight: Floats, bias: Floats | None, eight_bits: bool) -> None:
+    def __init__(self, weight: Floats, bias: Floats | None, number_format: NumberFormat) -> None:
         """Weight (N, K) and bias (N,) are copied."""
         self.rows, self.columns = weight.shape
-        self.matrix = native_build.native.matrix(weight, bias, eight_bits and self.columns <= _INT8_COLUMNS)
+        self.matrix = native_build.native.matrix(weight, bias, number_format.value)
 
     def __call__(self, x: Floats) -> Floats:
         """(…, K) to (…, N). TypeError for other columns or formats."""
@@ -204,9 +205,6 @@ class NativeLinear:
         y = np.empty((*x.shape[:-1], self.rows), np.float32)
         native_build.native.multiply(self.matrix, np.ascontiguousarray(x), y, thread_count())
         return y
-
-
-_INT8_COLUMNS = 1 << 16  # of a matrix in int8 at most: its sums of products have 32 bits
 
 
 def unknown_options(config: TransformerConfig) -> list[str]:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from nmtkit.errors import UserError
+from nmtkit.machine.number_format import NumberFormat
 
 _DRIVERS = ("libcuda.so.1",)  # of NVIDIA
 _DEVICES = (Path("/dev/kfd"),)  # of AMD
@@ -39,22 +40,24 @@ def gpu_count() -> int:
     return torch.cuda.device_count()
 
 
-def inference_precision(name: str, device: str) -> str:
+def inference_precision(name: str, device: str) -> NumberFormat:
     """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
     multiplies that natively. UserError for formats that the device does not have."""
     if name == "auto" and is_cpu(device):
-        return "fp32"
+        return NumberFormat.FP32
     if name == "auto":
         import torch
 
         from nmtkit.machine.precision import resolve_precision
 
-        return "bf16" if resolve_precision(name, torch.device(device)) == torch.bfloat16 else "fp32"
-    if name == "fp16" and is_cpu(device):
+        has_bf16 = resolve_precision(name, torch.device(device)) == torch.bfloat16
+        return NumberFormat.BF16 if has_bf16 else NumberFormat.FP32
+    found = NumberFormat(name)
+    if found is NumberFormat.FP16 and is_cpu(device):
         raise UserError("--precision fp16 is for GPUs: on a CPU use fp32, or int8, which is faster")
-    if name == "int8" and not is_cpu(device):
+    if found is NumberFormat.INT8 and not is_cpu(device):
         raise UserError(f"--precision int8 is for CPUs, not for {device}: use bf16 or fp16")
-    return name
+    return found
 
 
 def _has_driver() -> bool:

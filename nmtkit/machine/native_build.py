@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nmtkit.console.log import logger
 from nmtkit.machine.native_sources import STALE, is_stale
+from nmtkit.machine.number_format import NumberFormat
 
 # Faster than torch, the fastest first.
 BUILDS = {"_native_avx512vnni": "AVX-512 with VNNI", "_native_avx512": "AVX-512", "_native_avx2": "AVX2"}
@@ -38,9 +39,11 @@ else:
     native = _load()
 
 
-def available(precision: str) -> bool:
-    """Whether the compiled search is used for fp32 or int8 on this CPU."""
-    return native is not None and (precision == "int8" or _name() in BUILDS)
+def available(number_format: NumberFormat) -> bool:
+    """Whether the compiled search is used for a number format on this CPU."""
+    if native is None or number_format not in (NumberFormat.FP32, NumberFormat.INT8):
+        return False
+    return number_format is NumberFormat.INT8 or _name() in BUILDS
 
 
 def isa() -> str:

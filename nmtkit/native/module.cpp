@@ -18,16 +18,23 @@ void check_ids(const Array<const int64_t>& ids, int vocabulary) {
       throw std::out_of_range("the id " + std::to_string(ids.data()[i]) + " is not in the vocabulary");
 }
 
+// Throws std::out_of_range for an unknown name.
+NumberFormat number_format_of(const std::string& name) {
+  if (name == "fp32") return NumberFormat::kFp32;
+  if (name == "int8") return NumberFormat::kInt8;
+  throw std::out_of_range("there is no number format " + name);
+}
+
 PyObject* make_matrix(PyObject*, PyObject* args) {
   Array<const float> weight, bias;
-  int int8;
-  if (!PyArg_ParseTuple(args, "O&O&p", Array<const float>::read, &weight, Array<const float>::read_optional, &bias, &int8))
+  const char* format;
+  if (!PyArg_ParseTuple(args, "O&O&s", Array<const float>::read, &weight, Array<const float>::read_optional, &bias, &format))
     return nullptr;
   std::unique_ptr<Matrix> made;
   const bool done = without_gil([&] {
     const int rows = weight.length(0), columns = weight.length(1);
     if (bias.data()) bias.expect_size(rows, "biases");
-    made = std::make_unique<Matrix>(weight.data(), bias.data(), rows, columns, int8 != 0);
+    made = std::make_unique<Matrix>(weight.data(), bias.data(), rows, columns, number_format_of(format));
   });
   return done ? to_capsule(std::move(made)) : nullptr;
 }
@@ -66,11 +73,11 @@ Activation activation_of(const std::string& name) {
 
 PyObject* model(PyObject*, PyObject* args) {
   Model sizes;
-  int pre_norm, encoder_layers, decoder_layers, int8, threads;
-  const char* activation;
+  int pre_norm, encoder_layers, decoder_layers, threads;
+  const char *activation, *format;
   PyObject* weights;
-  if (!PyArg_ParseTuple(args, "iiiipsiiO!pi", &sizes.d_model, &sizes.heads, &sizes.d_k, &sizes.d_v, &pre_norm,
-                        &activation, &encoder_layers, &decoder_layers, &PyDict_Type, &weights, &int8, &threads))
+  if (!PyArg_ParseTuple(args, "iiiipsiiO!si", &sizes.d_model, &sizes.heads, &sizes.d_k, &sizes.d_v, &pre_norm,
+                        &activation, &encoder_layers, &decoder_layers, &PyDict_Type, &weights, &format, &threads))
     return nullptr;
   std::vector<Array<const float>> read(PyDict_Size(weights));
   NamedArrays arrays;
@@ -89,7 +96,7 @@ PyObject* model(PyObject*, PyObject* args) {
   const bool done = without_gil([&] {
     sizes.pre_norm = pre_norm != 0;
     sizes.activation = activation_of(activation);
-    made = std::make_unique<LoadedModel>(sizes, encoder_layers, decoder_layers, arrays, int8 != 0, threads);
+    made = std::make_unique<LoadedModel>(sizes, encoder_layers, decoder_layers, arrays, number_format_of(format), threads);
   });
   return done ? to_capsule(std::move(made)) : nullptr;
 }

@@ -23,10 +23,10 @@ using NamedArrays = std::map<std::string, NamedArray>;
 
 class LoadedModel : public Model {
  public:
-  // With `int8`, all matrices are quantized that are not too wide. Throws std::out_of_range for a missing array or one of
-  // another shape, TooLarge, std::bad_alloc.
-  LoadedModel(const Model& sizes, int encoder_layers, int decoder_layers, const NamedArrays& arrays, bool int8, int threads)
-      : Model(sizes), arrays_(arrays), int8_(int8) {
+  // Throws std::out_of_range for a missing array or one of another shape, TooLarge, std::bad_alloc.
+  LoadedModel(const Model& sizes, int encoder_layers, int decoder_layers, const NamedArrays& arrays, NumberFormat format,
+              int threads)
+      : Model(sizes), arrays_(arrays), format_(format) {
     encoder.resize(encoder_layers);
     decoder.resize(decoder_layers);
     for (int l = 0; l < encoder_layers; ++l) {
@@ -61,7 +61,8 @@ class LoadedModel : public Model {
   const RowMatrix& output_rows() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!output_rows_)
-      output_rows_ = std::make_unique<RowMatrix>(output_weight_, output_bias_, output->rows(), d_model, output->is_int8());
+      output_rows_ = std::make_unique<RowMatrix>(output_weight_, output_bias_, output->rows(), d_model,
+                                                 output->is_int8() ? NumberFormat::kInt8 : NumberFormat::kFp32);
     return *output_rows_;
   }
 
@@ -135,7 +136,7 @@ class LoadedModel : public Model {
       const NamedArray& weight = tasks_[i].weight;
       try {
         matrices_[i] = std::make_unique<Matrix>(weight.data, tasks_[i].bias, weight.rows, weight.columns,
-                                                int8_ && weight.columns <= kMaxInt8Columns);
+                                                format_);
         *tasks_[i].result = matrices_[i].get();
       } catch (const std::exception&) {
         failed = true;
@@ -146,7 +147,7 @@ class LoadedModel : public Model {
   }
 
   const NamedArrays& arrays_;  // while it is made
-  const bool int8_;
+  const NumberFormat format_;
   std::vector<Task> tasks_;
   std::vector<std::unique_ptr<Matrix>> matrices_;
   std::vector<AlignedArray<float>> copies_;

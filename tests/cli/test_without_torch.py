@@ -16,8 +16,9 @@ from running_server import Server
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.inference.shortlist import Shortlist, fingerprint
 from nmtkit.machine import native_build
+from nmtkit.machine.number_format import NumberFormat
 
-pytestmark = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
+pytestmark = pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the search is not compiled")
 LINES = b"the dog runs on the street\n\na cat\n"
 
 # Ways to translate, with files of these names in their folder.

@@ -28,6 +28,7 @@ from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.inference.arrays import Ints
 from nmtkit.machine import native_build
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
@@ -194,7 +195,7 @@ def test_the_attention_of_a_checkpoint_that_was_overwritten_is_refused(
     (again, *_) = asked.attention(LINES, max_len_b=3)
     assert np.array_equal(again.cross, expected.cross)
     assert texts(kept, LINES) == texts_before
-    if native_build.available("fp32"):
+    if native_build.available(NumberFormat.FP32):
         with pytest.raises(RunError, match=rf"{path} was overwritten after it was loaded: start again"):
             kept.attention(LINES, max_len_b=3)
 

@@ -14,10 +14,11 @@ from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.torch_backend import TorchBackend
 from nmtkit.machine import native_build
 from nmtkit.machine.device import inference_precision
+from nmtkit.machine.number_format import NumberFormat
 
 MakeCheckpoint = Callable[..., Checkpoint]
 CPU, CUDA = "cpu", "cuda"
-compiled = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
+compiled = pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the search is not compiled")
 
 
 @pytest.mark.parametrize("bf16", [False, True])

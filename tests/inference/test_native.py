@@ -21,6 +21,7 @@ from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.top_k import top_k
 from nmtkit.machine import threads as machine_threads
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import BOS, EOS, PAD
@@ -44,7 +45,7 @@ class NativeLinear(native_transformer.NativeLinear):
     """The same for tensors."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, eight_bits: bool) -> None:
-        super().__init__(array(weight), array(bias), eight_bits)
+        super().__init__(array(weight), array(bias), NumberFormat.INT8 if eight_bits else NumberFormat.FP32)
 
     def __call__(self, x: Tensor) -> Tensor:  # type: ignore[override]
         result: Tensor = tensor(super().__call__(array(x)))

@@ -82,7 +82,7 @@ def test_products_match_the_portable_build(build: str, int8: bool, rows: int, co
         expected, found = torch.empty(count, rows), torch.empty(count, rows)
         for each, y in (("_native_scalar", expected), (build, found)):
             native = module(each)
-            matrix = native.matrix(weight.numpy(), bias.numpy(), int8)
+            matrix = native.matrix(weight.numpy(), bias.numpy(), "int8" if int8 else "fp32")
             native.multiply(matrix, x.numpy(), y.numpy(), 2)
         assert torch.equal(found, expected)  # each sum runs over the columns in order
 
@@ -180,7 +180,7 @@ def beam_search(native: Any, weights: Weights) -> list[Step]:
         ACTIVATIONS[sizes["activation"]],
         *(sizes[name] for name in ("encoder_layers", "decoder_layers")),
         named(weights),
-        sizes["int8"],
+        "int8" if sizes["int8"] else "fp32",
         2,
     )
     inputs = (each.numpy() for each in (weights.source, weights.lengths, weights.positions))
