@@ -124,7 +124,7 @@ def test_a_checkpoint_with_nonfinite_weights_is_skipped(
             "options": {},
         }
         if update == 2:
-            next(iter(getattr(checkpoint, part).values())).view(-1)[0] = float("nan")
+            next(iter(getattr(checkpoint, part).values())).ravel()[0] = float("nan")
         save_dir.save(update, checkpoint, lower)
     newest = save_dir.load_newest()
     assert newest is not None
