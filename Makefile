@@ -14,7 +14,7 @@ unexport WORK
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help usable install lint test test-all docs clean demo multi30k-en-de multi30k-bpe tanaka-en-ja multilingual parsing \
+.PHONY: help usable install lint test test-all docs reference clean demo multi30k-en-de multi30k-bpe tanaka-en-ja multilingual parsing \
 	wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 table3 positions backtranslation diversification distillation
 
 help:  ## List the targets
@@ -52,7 +52,8 @@ test-all: lint  ## The same with the slow tests: recipes, all commands of the do
 	$(PYTEST)
 
 docs: $(INSTALLED)  ## Build the documentation site in build/site; warnings are errors
-	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
+	python docs/_site/collect.py
+	zensical build --strict
 	@echo "built build/site: open build/site/index.html"
 
 demo: $(INSTALLED)  ## Train on a built-in language pair and translate its unseen test set: about 3 minutes
@@ -103,6 +104,9 @@ diversification: $(INSTALLED)  ## A model that also learns from translations of 
 distillation: $(INSTALLED)  ## A fast student that learns a teacher's translations (MULTI30K_DIR, TANAKA_DIR, CORPORA, SEEDS)
 	$(call recipe,distillation.py)
 
+reference: $(INSTALLED)  ## Write the generated parts of docs/reference: options of the commands, HTTP API, modules
+	python docs/_site/reference.py
+
 clean:  ## Remove the environment and all outputs of the recipes
-	rm -rf $(VENV) build nmtkit/*.so examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build nmtkit/*.so examples/*/work *.egg-info .cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -91,7 +91,7 @@ class BuildSearch(build_ext):  # type: ignore[misc]  # setuptools has no types
 def long_description() -> str:
     """README without pictures and links to files, which a package index cannot show."""
     text = (HERE / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r"^!\[[^]]*\]\((?!https?:)[^)]*\)\n+", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^<picture>.*?</picture>\n+", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"\[([^]]+)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
@@ -146,6 +146,7 @@ setup(
         "rich-click>=1.9,<2",
         "sacrebleu>=2.4",
         "sentencepiece>=0.2.0",
+        "sentencex>=1.0.32,<2",
         "tensorboard>=2.16",
         "tomli>=2.0; python_version < '3.11'",
         "torch>=2.9",
@@ -165,9 +166,14 @@ setup(
             "transformers>=5.20; python_version >= '3.11'",
         ],
         "clean": ["fasttext-predict>=0.9.2.4,<1"],  # language identification of nmt-preprocess
-        "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
+        "documents": ["markdown-it-py>=4,<5"],  # Markdown of nmt-generate --document md
+        "docs": ["zensical>=0.0.67"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
-        "import": ["sacremoses>=0.1.1,<1", "safetensors>=0.5"],  # sacremoses: for FSMT and fairseq
+        "import": [
+            "huggingface-hub>=0.34",  # the command `hf`, which downloads models
+            "sacremoses>=0.1.1,<1",  # for FSMT and fairseq
+            "safetensors>=0.5",
+        ],
         "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score
         "ko": ["sacrebleu[ko]>=2.4"],
         "serve": ["prometheus-client>=0.22,<1", "starlette>=1.0,<2", "uvicorn>=0.30,<1"],

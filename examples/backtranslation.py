@@ -1,6 +1,6 @@
 """Back-translation: a reverse model translates text of the target language into synthetic sources.
 
-Of each of CORPORA, the first PAIRS are the genuine pairs; the target side of the others is the monolingual text.
+In each corpus, the first PAIRS pairs are genuine; the target side of all others is the monolingual text.
 """
 
 from corpora import CORPORA
@@ -31,7 +31,7 @@ with Recipe("backtranslation", v.WORK) as run:
         )
         run(f"nmt-average {folder}/checkpoints --last 3 --output {folder}/averaged.pt")
 
-    for name in v.CORPORA:  # a missing text stops before the first training
+    for name in v.CORPORA:  # report a missing text before training
         CORPORA[name].fetch(run, v.MULTI30K_DIR if name == "multi30k" else v.TANAKA_DIR, f"{name}/text")
     for name in v.CORPORA:
         corpus, text, genuine = CORPORA[name], f"{name}/text", f"{name}/genuine"

@@ -22,7 +22,7 @@ T = (
 
 
 class Estimate(NamedTuple):
-    """A mean, and half the width of its 95 % interval; None where it cannot be estimated."""
+    """A mean, and half the width of its 95 % interval; None if it cannot be estimated."""
 
     mean: float
     half_width: float | None

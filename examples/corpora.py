@@ -16,7 +16,7 @@ DOWNLOADS = {  # bytes and checksums
 
 
 class Corpus(NamedTuple):
-    """A corpus: its languages, the names of its splits, and how a folder with its text is given."""
+    """A corpus: its languages, the names of its splits, and how to get its text."""
 
     source: str
     target: str
@@ -24,10 +24,10 @@ class Corpus(NamedTuple):
     valid: str
     test: str
     how_to_get: str
-    options: str = ""  # of nmt-preprocess, for a vocabulary of its own
+    options: str = ""  # of nmt-preprocess, to learn its vocabulary
 
     def fetch(self, run: Recipe, folder: str, text: str = "text", splits: tuple[str, ...] = ()) -> None:
-        """Copy the text from a folder to `text` in the work folder, or download it if it is Multi30k's."""
+        """Copy the text from a folder to `text` in the work folder. Without a folder, download Multi30k."""
         for name in (f"{split}.{side}.gz" for split in splits or self[2:5] for side in self[:2]):
             if folder or self is not MULTI30K:
                 run.file(f"{text}/{name}", f"{folder}/{name}" if folder else "", self.how_to_get)
@@ -39,7 +39,7 @@ class Corpus(NamedTuple):
         return f"-s {self.source} -t {self.target} --trainpref {text}/{self.train} {self.held_out(text)}"
 
     def held_out(self, text: str = "text") -> str:
-        """The texts that are not for training, as options of nmt-preprocess."""
+        """The validation and test texts, as options of nmt-preprocess."""
         return f"--validpref {text}/{self.valid} --testpref {text}/{self.test}"
 
 

@@ -1,9 +1,9 @@
-"""Plots training curves of one or several runs: loss, perplexity and BLEU over updates.
+"""Plots the training curves of one or more runs: loss, perplexity and BLEU over updates.
 
     python examples/curves.py checkpoints/en-de
     python examples/curves.py base=checkpoints/base big=checkpoints/big --output curves.svg
 
-A run is a save folder of nmt-train or its metrics.jsonl, and is named by its folder unless a name is given.
+A run is a save folder of nmt-train or its metrics.jsonl. Its default name is the name of its folder.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 Metrics = Mapping[str, Mapping[int, float]]  # the values of each key of metrics.jsonl by update
-PANELS = {  # the keys of each, the training's first
+PANELS = {  # the keys of each panel, training before validation
     "Loss (thin: training)": ("loss", "valid_loss"),
     "Validation perplexity": ("valid_ppl",),
     "Validation BLEU": ("valid_bleu",),
@@ -44,12 +44,12 @@ def read(argument: str) -> tuple[str, Metrics]:
             if isinstance(value, (int, float)) and math.isfinite(value):
                 found.setdefault(key, {})[update] = value
     if not found:
-        sys.exit(f"{path}: no numbers of a training run: give the metrics.jsonl that nmt-train writes")
+        sys.exit(f"{path}: no metrics of a training run: give the metrics.jsonl that nmt-train writes")
     return name or path.resolve().parent.name, {key: dict(sorted(own.items())) for key, own in found.items()}
 
 
 def plot(runs: Mapping[str, Metrics]) -> Figure:
-    """A panel for each kind of value that a run has, one below the other. Exits with a message if there is none."""
+    """Draw a panel for each kind of value, stacked vertically. Exits with a message if there is none."""
     panels = {
         title: keys
         for title, keys in PANELS.items()
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--output", default="curves.svg", help="default: %(default)s")
     arguments = parser.parse_args()
     runs = dict(map(read, arguments.runs))
-    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
+    matplotlib.rcParams["svg.fonttype"] = "none"  # keep text as text
     plot(runs).savefig(arguments.output)
     print(f"wrote {arguments.output}, the curves of {', '.join(runs)}", file=sys.stderr)
 

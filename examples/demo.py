@@ -3,8 +3,11 @@
 import re
 import sys
 
-from steps import Recipe
+from steps import EXAMPLES, Recipe
 from variables import variables
+
+sys.path.append(str(EXAMPLES / "demo"))
+from make_corpus import gloss, lexicon
 
 v = variables(UPDATES=700)
 splits = ("train", "valid", "test")
@@ -30,8 +33,10 @@ with Recipe("demo", v.WORK) as run:
         sys.exit()
 
     english, translation, reference = map(run.lines, ("text/test.en", "translation.rv", "text/test.rv"))
-    for lines in list(zip(english, translation, reference, strict=True))[:5]:
-        print("\nEnglish      {}\ntranslation  {}\nreference    {}".format(*lines))
+    forms = lexicon()
+    for source, output, expected in list(zip(english, translation, reference, strict=True))[:5]:
+        print(f"\nEnglish       {source}\ntranslation   {output}\nword by word  {gloss(output, forms)}")
+        print(f"reference     {expected}")
     print(f"\nThe {len(english)} sentences of the unseen test set:")
     run.show("scores.txt", "BLEU", "chrF")
     found = re.search(r"^BLEU.* = ([\d.]+) ", "\n".join(run.lines("scores.txt")), re.MULTILINE)

@@ -1,7 +1,7 @@
-"""A teacher, and a student that learns its translations and is several times as fast on a CPU.
+"""Distillation: a student learns the translations of its teacher, and is several times as fast on a CPU.
 
-The plain model has the student's size, and learns the references. The student's text is NBEST times as long, so that it
-needs more updates and less dropout.
+The plain model has the student's size, and learns the references. The student's text is NBEST times as long, so the
+student needs more updates and less dropout.
 """
 
 from corpora import CORPORA
@@ -26,7 +26,7 @@ with Recipe("distillation", v.WORK) as run:
         )
         run(f"nmt-average {folder}/checkpoints --last 3 --output {folder}/averaged.pt")
 
-    for name in v.CORPORA:  # a missing text stops before the first training
+    for name in v.CORPORA:  # report a missing text before training
         CORPORA[name].fetch(run, v.MULTI30K_DIR if name == "multi30k" else v.TANAKA_DIR, f"{name}/text")
     for name in v.CORPORA:
         corpus, text, data = CORPORA[name], f"{name}/text", f"{name}/data-bin"

@@ -1,6 +1,6 @@
 """Data diversification: two models translate the training text, forward and reverse; the final one learns from all.
 
-TEACHER_UPDATES is the number of updates of the forward and of the reverse model, UPDATES that of the final model.
+The forward and the reverse model train for TEACHER_UPDATES updates, the final model for UPDATES.
 """
 
 from corpora import SEGMENTED
@@ -19,7 +19,7 @@ options = (
 with Recipe("diversification", v.WORK) as run:
     SEGMENTED.fetch(run, v.MULTI30K_BPE_DIR)
     for name in (f"{split}.{side}.gz" for split in ("train", "valid", "test.2016") for side in ("en", "de")):
-        run(f"gzip -cd text/{name} | sed 's/@@ //g' | gzip -n > joined/{name}")  # without the marks of its subwords
+        run(f"gzip -cd text/{name} | sed 's/@@ //g' | gzip -n > joined/{name}")  # remove the subword marks
 
     def train(dataset: str, folder: str, seed: int, updates: int) -> None:
         run(

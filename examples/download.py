@@ -25,7 +25,7 @@ def mismatch(path: Path, size: int, known: str) -> str:
     """How a file differs from its known size (0 if unknown) and checksum, which is ALGORITHM:HEXADECIMAL."""
     found, (algorithm, _, expected) = path.stat().st_size, known.partition(":")
     if size not in (0, found):
-        return f"it has {found} bytes and not {size}"
+        return f"it has {found} bytes instead of {size}"
     return "" if checksum(path, algorithm) == expected else f"its {algorithm} is not {expected}"
 
 

@@ -1,4 +1,4 @@
-"""The published Multi30k experiment: lower-cased, tokenized and segmented text. The recipe of Wu et al. (2021)."""
+"""The Multi30k experiment of Wu et al. (2021), on their lower-cased, tokenized and segmented text."""
 
 from corpora import SEGMENTED
 from steps import Recipe

@@ -1,7 +1,7 @@
 """One model for four directions, English-German and English-Japanese both ways, and one model for each direction.
 
-UPDATES is the number of updates of the multilingual model; the models of one direction have SINGLE_UPDATES each, by
-default UPDATES / directions: in total the same cost.
+The multilingual model trains for UPDATES updates, and each model of one direction for SINGLE_UPDATES, by default
+UPDATES / directions, so that the total cost is equal.
 """
 
 from corpora import MULTI30K, TANAKA

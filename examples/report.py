@@ -1,9 +1,9 @@
-"""Reports on finished runs of one experiment, one for each seed, as Markdown: scores, cost and translations.
+"""Reports scores, cost and translations of the finished runs of an experiment, one for each seed, as Markdown.
 
     python examples/report.py work/seed-1 work/seed-2 --source test.en.gz --reference test.de.gz > report.md
 
-The folder of a run has `checkpoints`, the save folder of nmt-train; `translation.LANG`, the translation of the test
-set; and `scores.txt`, which is what nmt-generate printed.
+The folder of a run contains `checkpoints`, the save folder of nmt-train; `translation.LANG`, the translation of the
+test set; and `scores.txt`, the output of nmt-generate.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def read_bleu(folder: Path) -> float:
 
 
 def progress_of(folder: Path) -> dict[str, Any]:
-    """The progress of the training of a run."""
+    """The training progress of a run."""
     return dict(read_progress(folder / "checkpoints" / LAST))
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--source", required=True, type=Path, help="source side of the test set")
-    parser.add_argument("--reference", required=True, type=Path, help="its other side")
+    parser.add_argument("--reference", required=True, type=Path, help="target side of the test set")
     arguments = parser.parse_args()
     try:
         print(report(arguments.runs, arguments.source, arguments.reference))

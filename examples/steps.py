@@ -1,8 +1,8 @@
-"""Runs a recipe: its commands in order, each unless it is done.
+"""Runs the commands of a recipe in order, and skips those that are done.
 
-A recipe is a script that lists its commands as a user would type them; each runs in the work folder. Beside the first
-output of a command, OUTPUT.step records a digest of the command and of its inputs. A command with the same digest and
-all its outputs is skipped, so a changed variable repeats whatever depends on it and nothing else.
+A recipe is a script that lists its commands as a user would type them; each runs in the work folder. Next to the first
+output of a command, OUTPUT.step records a digest of the command and of its inputs. A command is skipped if its digest
+is unchanged and all its outputs exist, so a changed variable repeats only the commands that depend on it.
 
     python examples/multi30k.py UPDATES=1000     # variables: arguments, else the environment, else the defaults
     python examples/multi30k.py --list           # only lists the commands
@@ -29,9 +29,9 @@ OUTPUT_WORDS = ("--output", "--destdir", "--save-dir", ">", "tee")  # the output
 
 
 class Recipe:
-    """The work folder of a recipe, for one run at a time; called with a command, it runs the command unless it is done.
+    """The work folder of a recipe, locked for one run at a time. Call it with a command to run it.
 
-    The modules of `folder`, which is the folder of the recipe in examples/, and of examples/ run by `python -m`.
+    Commands can run the modules of examples/ and of `folder`, the recipe's folder in it, by `python -m`.
     """
 
     def __init__(self, folder: str, work: str = "", part: str = "") -> None:
@@ -66,19 +66,19 @@ class Recipe:
             sys.exit(f"{error.filename or self.work}: {error.strerror}")
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        """Pass a signal on to the running command, whose end also ends the recipe."""
+        """Forward a signal to the running command. When the command ends, the recipe ends too."""
         if self._process is None:
             sys.exit(128 + number)
         if number != signal.SIGINT:  # the terminal sends it to both
             self._process.send_signal(number)
 
     def __call__(self, command: str, *makes: str, launch: str = "", machine: str = "", resumable: str = "") -> bool:
-        """Run a command that makes the files `makes` and those after `OUTPUT_WORDS`; return if it was not done.
+        """Run a command unless it is done, and return whether it ran. `makes` adds outputs to `OUTPUT_WORDS`.
 
-        Its inputs are all outputs of earlier commands that it names, and the files that it names by absolute paths.
-        `launch` and `machine` precede and follow the command and do not count as changes. `resumable` follows it too: a
-        training run is continued if only that has changed. Otherwise the run before is moved to SAVE_DIR-DIGEST, and
-        comes back when its options do.
+        Its inputs are the outputs of earlier commands and the absolute paths that it names. `launch` and `machine`
+        precede and follow the command; changing them does not repeat it. `resumable` follows it too: if only that has
+        changed, a training run continues. After any other change, the former run is moved to SAVE_DIR-DIGEST, and
+        restored when its options return.
         """
         words = shlex.split(command)
         outputs = [*makes, *(word for flag, word in pairwise(words) if flag in OUTPUT_WORDS)]
@@ -114,9 +114,9 @@ class Recipe:
         return True
 
     def file(self, name: str, source: str, how_to_get: str = "", size: int = 0, known: str = "") -> None:
-        """Put a file of the user, or a download of known size and checksum, in the work folder.
+        """Copy a file of the user, or download one of known size and checksum, to the work folder.
 
-        Without a source, a file that is there is kept. Exits with `how_to_get` if there is none.
+        Without a source, an existing file is used. Exits with `how_to_get` if it is missing.
         """
         target, is_url = self.work / name, source.startswith(("https:", "file:"))
         if self.lists_only:
@@ -140,7 +140,7 @@ class Recipe:
         return (self.work / name).read_text(encoding="utf-8").splitlines()
 
     def show(self, name: str, *starts: str) -> None:
-        """Print a result, or its lines with a given start."""
+        """Print a result, or only its lines with one of the given starts."""
         if not self.lists_only:
             print(*(line for line in self.lines(name) if line.startswith(starts or "")), sep="\n", flush=True)
 
@@ -160,7 +160,7 @@ class Recipe:
         return " ".join([word, *sorted(found)])
 
     def _set_aside(self, output: str, before: str, now: str) -> None:
-        """Move a training run aside, and one with the present options back."""
+        """Move a training run aside, and restore an earlier one with the current options."""
         for path in (self.work / output, self._stamp(output)):
             aside, back = (path.with_name(f"{Path(output).name}-{base[:8]}{path.suffix}") for base in (before, now))
             if path.exists():
@@ -170,7 +170,7 @@ class Recipe:
         print(f"the run with other options or data is kept in {self.work / output}-{before[:8]}", flush=True)
 
     def _run(self, command: str) -> None:
-        """Run a command in the work folder. It also holds the lock, as it may outlive this process."""
+        """Run a command in the work folder. The command also holds the lock, since it may outlive this process."""
         path, modules = Path(sys.executable).parent, os.pathsep.join([str(self.folder), str(EXAMPLES)])
         here = {"PATH": f"{path}:{os.environ['PATH']}", "PYTHONPATH": f"{modules}:{os.environ.get('PYTHONPATH', '')}"}
         shell = ["bash", "-euo", "pipefail", "-c", command]

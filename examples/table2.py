@@ -21,7 +21,7 @@ options = {  # equal widths and nearly equal numbers of parameters, with a sched
 }
 
 with Recipe("table2", v.WORK) as run:
-    for name in v.CORPORA:  # a missing text stops before the first training
+    for name in v.CORPORA:  # report a missing text before training
         CORPORA[name].fetch(run, v.MULTI30K_DIR if name == "multi30k" else v.TANAKA_DIR, f"{name}/text")
     for name in v.CORPORA:
         corpus, text, data = CORPORA[name], f"{name}/text", f"{name}/data-bin"

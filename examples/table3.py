@@ -51,7 +51,8 @@ with Recipe("table3", v.WORK) as run:
     prefixes = " ".join(f"--trainpref text/{split}" for split in train_texts)
     texts = f"-s {v.SOURCE} -t {v.TARGET} {prefixes} --validpref {valid}"  # the paper's table has no test set
     run(
-        f"nmt-preprocess {texts} --destdir data-bin --vocab-size {v.VOCAB_SIZE} --character-coverage 1 --max-length 250"
+        f"nmt-preprocess {texts} --destdir data-bin --vocab-size {v.VOCAB_SIZE} --character-coverage 1 "
+        "--normalization nmt_nfkc --no-byte-fallback --max-length 250"
     )
     seeds = v.SEEDS[:1] if v.POSITIONS else v.SEEDS
     folders = {f"seed-{seed}/{row}": (row, seed) for seed in seeds for row in rows}

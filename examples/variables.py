@@ -12,8 +12,9 @@ Default = str | int | tuple[str, ...] | list[int] | list[str]
 def variables(**defaults: Default) -> SimpleNamespace:
     """The variables of a recipe and WORK, the folder of its results, by name.
 
-    The default shows the kind of a value: a number, one of a tuple, some of a list, any numbers (a list of numbers), a
-    folder (WORK, CORPUS, NAME_DIR) or text. Exits with a message for any other value and for an unknown argument.
+    The default determines the type of a value: a number, one of a tuple, some of a list, any numbers (a list of
+    numbers), a folder (WORK, CORPUS, NAME_DIR) or text. Exits with a message for an invalid value or an unknown
+    argument.
     """
     defaults = {"WORK": "", **defaults}
     arguments = dict(argument.partition("=")[::2] for argument in sys.argv[1:] if argument != "--list")
@@ -49,6 +50,6 @@ def _number(name: str, word: str) -> int:
 
 
 def refuse(message: str) -> NoReturn:
-    """End with a message on a mistake of the user."""
+    """Exit with a message about an invalid variable."""
     print(message, file=sys.stderr)
     sys.exit(2)

@@ -57,7 +57,8 @@ with Recipe("wmt14", v.WORK, "smoke" if v.SMOKE else "") as run:
         f"nmt-preprocess -s en -t {target} --destdir {pair}/data-bin "
         f"{' '.join(f'--trainpref {pair}/text/{corpus}' for corpus in corpora)} "
         f"--validpref {pair}/text/newstest2013 --testpref {pair}/text/newstest2014 "
-        f"--vocab-size {vocab_size} --max-length 250 --max-ratio {max_ratio}",
+        f"--vocab-size {vocab_size} --max-length 250 --max-ratio {max_ratio} "
+        "--normalization nmt_nfkc --no-byte-fallback",
         machine=f"--workers {v.CORES}",
     )
     launch = f"torchrun --no-python --standalone --nproc-per-node {gpus} --max-restarts 3" if gpus > 1 else ""

@@ -22,7 +22,8 @@ from nmtkit.console.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.model.weights import as_arrays, collect_weights
-from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.text.spm_training import train_sentencepiece
+from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer
 
 pytest_plugins = ["fault_fixtures"]
 

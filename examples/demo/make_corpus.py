@@ -19,7 +19,7 @@ The corpus is the same on every machine and in every version of Python.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -248,6 +248,34 @@ def ravic_noun(noun: Noun, case: str) -> str:
 def _person(subject: str | Noun) -> tuple[str, str, str]:
     """Person, number and gender of a subject."""
     return PRONOUNS[subject] if isinstance(subject, str) else subject.person
+
+
+def lexicon() -> dict[str, str]:
+    """An English gloss for every form of every Ravic word."""
+    forms = {QUESTION: "(question)", NOT: "not", **{postposition: word for word, postposition in PLACES.items()}}
+    for times in TIMES.values():
+        forms |= {adverb: word.replace(" ", "-") for word, adverb in times.items()}
+    for (gender, number), vowel in VOWELS.items():
+        for case in CASES:
+            ending = vowel + CASES[case]
+            forms |= {root + ending: word for word, root in (ADJECTIVES | DETERMINERS[number]).items() if root}
+            forms |= {root + PARTICIPLE + ending: f"that-{past}" for (_, _, past), root in VERBS.items()}
+            mark = {"dative": "to-", "genitive": "of-"}.get(case, "")
+            for word, (root, own) in NOUNS.items():
+                if own == gender:
+                    forms[root + ending] = mark + (word if number == "sg" else PLURALS.get(word, f"{word}s"))
+    subjects = {PERSONS[person, number]: f"{word}-" for word, (person, number, _) in PRONOUNS.items() if person != "3"}
+    for (base, _, past), root in VERBS.items():
+        for word, tense in ((past, "past"), (base, "present"), (f"will-{base}", "future")):
+            for person in PERSONS.values():
+                for ending in (person + vowel + end for vowel in ("", *VOWELS.values()) for end in ("", NOT_ENDING)):
+                    forms[root + TENSES[tense] + ending] = subjects.get(person, "") + word
+    return forms
+
+
+def gloss(sentence: str, forms: Mapping[str, str]) -> str:
+    """Replace each word of a Ravic sentence by its English gloss. Unknown words are kept."""
+    return " ".join(forms.get(word, word) for word in sentence.strip("?.").split())
 
 
 # --- The corpus

@@ -26,7 +26,7 @@ NOTE = (
 
 
 def report(measures: Sequence[Sequence[dict[str, Any]]]) -> str:
-    """The table, from what measure.py printed for each seed, and the student compared with its teacher."""
+    """A table of the results of measure.py for each seed, and a comparison of the student with its teacher."""
     results: dict[Setting, list[dict[str, Any]]] = {}
     for one in (one for measured in measures for one in measured):
         setting = Setting(one["model"], one["beam"], one["precision"], one["shortlist"])
@@ -46,7 +46,7 @@ def report(measures: Sequence[Sequence[dict[str, Any]]]) -> str:
             ]
         )
     above, times = spread.difference(scores[STUDENT], scores[TEACHER]).mean, speeds[STUDENT] / speeds[TEACHER]
-    summary = f"The greedy student with a shortlist has {above:+.2f} BLEU and {times:.1f} times its teacher's speed."
+    summary = f"The greedy student with a shortlist is {times:.1f} times as fast as its teacher, at {above:+.2f} BLEU."
     return "\n\n".join([table(HEADER, rows), summary, NOTE])
 
 

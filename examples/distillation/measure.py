@@ -1,9 +1,9 @@
-"""Measures a teacher and its students on a test set, and prints BLEU, speed and size as JSON.
+"""Measures BLEU, speed and size of a teacher and its students on a test set, and prints them as JSON.
 
     python -m measure multi30k/seed-1 test.en.gz test.de.gz > measures.json
 
 The models are `teacher/averaged.pt`, `plain/averaged.pt` and `student/averaged.pt` in the folder. The student's folder
-also has its shortlist.
+also contains its shortlist.
 """
 
 import json
@@ -20,11 +20,11 @@ from nmtkit.conversion.ctranslate2 import to_ctranslate2
 from nmtkit.scoring.bleu import bleu
 from nmtkit.text.reading import read_lines
 
-TURNS = 3  # the settings are measured in turn, so that a change of the machine's load affects all of them
+TURNS = 3  # settings alternate, so that a change of the machine's load affects all of them
 
 
 class Setting(NamedTuple):
-    """A model with the beam and the number format of its search, and whether it uses the model's shortlist."""
+    """A model and its search: beam size, number format, and whether it uses the model's shortlist."""
 
     model: str
     beam: int

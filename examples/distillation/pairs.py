@@ -1,8 +1,8 @@
-"""Writes the translations of n-best lists as parallel text, a pair for each.
+"""Writes n-best lists as parallel text, a pair for each translation.
 
     python -m pairs nbest.jsonl train.en train.de
 
-The lists are those of `nmt-generate --format jsonl`.
+The lists are the output of `nmt-generate --format jsonl`.
 """
 
 import json
@@ -13,7 +13,7 @@ from nmtkit.text.reading import read_lines
 
 
 def main(lists: Path, source: Path, target: Path) -> None:
-    """Write both sides; an empty translation is dropped."""
+    """Write both sides, without empty translations."""
     with source.open("w", encoding="utf-8") as sources, target.open("w", encoding="utf-8") as targets:
         for line in read_lines(lists):
             row = json.loads(line)

@@ -33,7 +33,7 @@ class Agreement:
     gold: int = 0  # brackets of the treebank
     predicted: int = 0  # brackets of the other trees
     complete: int = 0  # sentences with equal brackets
-    sentences: int = 0  # sentences with other words than punctuation
+    sentences: int = 0  # sentences with words other than punctuation
     tags: int = 0  # words with equal tags
     words: int = 0
 
@@ -83,7 +83,7 @@ def compare(gold: Path, predicted: Path) -> Agreement:
     total = Agreement()
     for number, (one, other) in enumerate(zip_longest(read_trees(gold), read_trees(predicted)), 1):
         if one is None or other is None:
-            raise UserError(f"{gold if one is None else predicted} ends before tree {number}, the other file goes on")
+            raise UserError(f"{gold if one is None else predicted} ends before tree {number}, the other file does not")
         try:
             total += agreement(one, other)
         except ValueError as error:

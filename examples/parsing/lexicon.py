@@ -4,8 +4,8 @@
 
 keeps the SIZE most frequent words among those that occur more than once.
 
-A line of a lexicon has a word or a class, and its tags in order of decreasing frequency. Training replaces words that
-occur only once by their classes, so that the model learns the classes.
+Each line of a lexicon contains a word or a class, and its tags in order of decreasing frequency. Training replaces
+words that occur only once by their classes, so that the model learns the classes.
 """
 
 import re
@@ -67,9 +67,9 @@ def make_lexicon(size: int, leaves: Iterable[Leaf]) -> dict[str, "Counter[str]"]
 
 
 def counted_trees(paths: Sequence[Path]) -> Iterator[Tree]:
-    """The trees of files, the treebank first; those with which later files repeat the treebank are left out.
+    """The trees of files, the treebank first, without the trees of later files that repeat the treebank.
 
-    Its rare words must stay rare, or the model would learn no class of unknown words from it.
+    With repetitions, no word of the treebank would be rare, and the model would learn no class of unknown words.
     """
     treebank = set()
     for tree in read_trees(paths[0]):

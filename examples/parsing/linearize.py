@@ -2,8 +2,8 @@
 
     python linearize.py LEXICON PREFIX TREES
 
-writes three files with a line per tree: PREFIX.txt has its words, PREFIX.words the input of the model (known words and
-classes), PREFIX.tree the linearized tree. Every tree is checked to be restorable from them.
+writes three files with a line per tree: its words to PREFIX.txt, the input of the model (known words and classes) to
+PREFIX.words, the linearized tree to PREFIX.tree. Checks that every tree can be restored from its line.
 """
 
 import sys
@@ -36,11 +36,11 @@ def main(lexicon: Path, prefix: str, trees: Path) -> None:
         for count, tree in enumerate(read_trees(trees), 1):
             tokens = linearize(tree)
             if restore(tokens, tree.words) != tree:
-                raise RunError(f"{trees}: tree {count} does not come back from {' '.join(tokens)}")
+                raise RunError(f"{trees}: tree {count} cannot be restored from {' '.join(tokens)}")
             text.write(f"{' '.join(tree.words)}\n".encode())
             source.write(f"{' '.join(model_words(tree.words, known))}\n".encode())
             target.write(f"{' '.join(tokens)}\n".encode())
-    print(f"{trees}: {count} trees, each of which comes back from its tokens", file=sys.stderr)
+    print(f"{trees}: {count} trees, each restorable from its tokens", file=sys.stderr)
 
 
 if __name__ == "__main__":

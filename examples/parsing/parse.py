@@ -3,7 +3,7 @@
     python parse.py CHECKPOINT LEXICON < SENTENCES > TREES
     python parse.py --whole --beam 4 CHECKPOINT LEXICON < SENTENCES > TREES
 
-The second form writes trees for EXTRA, which the recipe mixes with the treebank for training.
+The second form writes trees for EXTRA: the recipe adds them to the treebank for training.
 
 SENTENCES has one sentence per line, with words separated by spaces as in the treebank: punctuation apart, "do n't", ``
 for opening quotes. Brackets are replaced by the treebank's tokens, such as -LRB- for (.
@@ -48,7 +48,7 @@ def parse(
 @command("parse.py")
 @click.argument("checkpoint", type=PathName())
 @click.argument("lexicon", type=PathName())
-@click.option("--beam", default=BEAM, show_default=True, help="Hypotheses; the one that fits the words best is used.")
+@click.option("--beam", default=BEAM, show_default=True, help="Beam size; the best fit to the words is used.")
 @click.option("--whole", is_flag=True, help="Skip blank sentences and those whose tree had to be repaired.")
 def main(checkpoint: Path, lexicon: Path, beam: int, whole: bool) -> None:
     """Print a tree for each sentence of stdin."""

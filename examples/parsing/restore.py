@@ -34,7 +34,7 @@ def restore(tokens: Sequence[str], words: Sequence[str], tags: Tags = ()) -> Tre
     the sentence.
 
     Words are aligned with the tags among the tokens by `align`. Tags without a word are dropped. A word without a tag
-    is placed beside the word before it; at the end of the sentence it goes into the last outermost constituent.
+    is placed next to the word before it; at the end of the sentence it goes into the last outermost constituent.
 
     The inverse of `linearize` if `tags` allows the tags of the tree, or is empty.
     """
@@ -150,7 +150,7 @@ def print_restored(known: Lexicon, text: Path, output: Path, nbest: int = 1) -> 
         tree = restore(tokens, words, tags)
         repaired += linearize(tree) != tokens
         print(tree)
-    print(f"{repaired} of {count} outputs were no tree over their words and had to be mended", file=sys.stderr)
+    print(f"{repaired} of {count} outputs had to be repaired", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -129,12 +129,12 @@ def read_trees(path: Path) -> Iterator[Tree]:
 
 
 def parse_brackets(lines: Iterable[str], name: str) -> Iterator[Tree]:
-    """Yield the trees of lines, as `read_trees`; errors call the lines `name`."""
+    """Yield the trees of lines like `read_trees`; `name` is the name of the file in errors."""
     builder, depth, number = TreeBuilder(), 0, 0
     for number, line in enumerate(lines, 1):
         for part in _PART.finditer(line):
             if part["odd"] or (depth == 0 and not part["open"]):
-                raise UserError(f"{name}, line {number}: {part[0]!r} stands outside of brackets, or beside others")
+                raise UserError(f"{name}, line {number}: unexpected {part[0]!r}")
             if part["open"]:
                 depth += 1
                 if depth > 1 or part["label"] not in ROOTS:

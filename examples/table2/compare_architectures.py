@@ -21,7 +21,7 @@ SHARES = (0.25, 0.5, 0.75, 1.0)  # of the cost of the cheapest run, at which the
 
 
 class Validation(NamedTuple):
-    """A validation, with the cost of the training until then."""
+    """A validation, with the cost of the training so far."""
 
     update: int
     tflop: float  # 10¹² operations, by the model's own count
@@ -45,7 +45,7 @@ class Run:
         columns = [metrics.get(name, {}) for name in names]
         updates = [update for update in columns[-1] if all(update in column for column in columns)]
         if len(updates) < len(columns[-1]) or not updates:
-            sys.exit(f"{folder}: the training has diverged, or its metrics.jsonl lost lines: remove it to train again")
+            sys.exit(f"{folder}: training has diverged, or its metrics are incomplete: remove it to train again")
         values = [Validation(update, *(column[update] for column in columns)) for update in updates]
         return cls(read_bleu(folder), values)
 

@@ -3,7 +3,7 @@
     python -m by_length SOURCE TARGET LANGUAGE LONGEST NAME=FOLDER …
 
 SOURCE and TARGET are parallel text files, LANGUAGE is the language of TARGET, LONGEST the maximum number of tokens per
-side in training. Each FOLDER has the `averaged.pt` of a model.
+side in training. Each FOLDER contains the `averaged.pt` of a model.
 """
 
 import math
@@ -23,7 +23,7 @@ STEPS = (1.0, 1.25, 1.5, 2.0)  # upper bounds of the length ranges, relative to 
 
 
 class Pair(NamedTuple):
-    """A sentence pair with the output of a model for it."""
+    """A sentence pair with the output of a model."""
 
     length: int  # tokens of the longer side
     reference: str
@@ -73,7 +73,7 @@ def by_length(models: dict[str, list[Pair]], language: str, longest: int) -> str
 def main(source: str, target: str, language: str, longest: str, *models: str) -> None:
     folders = {name: Path(folder) for name, _, folder in (model.partition("=") for model in models)}
     if len(updates := {progress_of(folder)["update"] for folder in folders.values()}) > 1:
-        sys.exit(f"the models have different numbers of updates: give UPDATES={max(updates)} or more")
+        sys.exit(f"the models have different numbers of updates: use UPDATES={max(updates)} or more")
     sides = [list(read_lines(Path(path))) for path in (source, target)]
     print(
         by_length(

@@ -2,7 +2,7 @@
 
     python -m compare_rows results.csv > report.md
 
-Several files, as from several machines, are compared together.
+Several files, for example from several machines, are combined.
 """
 
 import csv
@@ -26,7 +26,7 @@ Results = Mapping[str, Sequence[Line]]  # of each row, one for each seed
 
 
 def log_perplexity(line: Line) -> float:
-    """Differences of it are ratios of perplexities."""
+    """The logarithm of the perplexity. Its differences are ratios of perplexities."""
     return math.log(float(line["perplexity"]))
 
 
@@ -35,7 +35,7 @@ def bleu(line: Line) -> float:
 
 
 def read(paths: Iterable[Path]) -> Results:
-    """The results by row. Exits with a message if they do not compare."""
+    """The results by row. Exits with a message if they are not comparable."""
     lines: list[Line] = []
     for path in paths:
         with path.open(encoding="utf-8", newline="") as file:

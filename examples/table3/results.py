@@ -1,8 +1,8 @@
-"""Prints the results of trained rows of Table 3 as CSV, a line for each.
+"""Prints the results of trained rows of Table 3 as CSV, one line per row and seed.
 
     python -m results seed-1/base seed-2/base seed-1/c_n2 > results.csv
 
-`settings` is a checksum of the options and the data that all rows share: rows can be compared only if it is equal.
+`settings` is a checksum of the options and data that all rows share. Rows are comparable only if it is equal.
 """
 
 import csv
@@ -21,12 +21,12 @@ COLUMNS = ("row", "seed", "updates", "perplexity", "bleu", "sizes", "parameters"
 
 
 def result(folder: Path) -> list[object]:
-    """The line of a row."""
+    """The line of a run."""
     trained = load_checkpoint(folder / "checkpoints" / LAST)
     progress, model = trained.progress, trained.model_config
     assert isinstance(model, TransformerConfig)
     if progress["valid_ppl"] is None:
-        sys.exit(f"{folder}: the training has diverged: change LR_SCALE or WARMUP, or leave the row out")
+        sys.exit(f"{folder}: training has diverged: change LR_SCALE or WARMUP, or omit the row")
     options = progress["options"]
     own = ("seed", "label_smoothing")
     shared = {**options["batches"], **options["optimizer"], "data": progress["validation_data"]}

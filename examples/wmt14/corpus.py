@@ -1,4 +1,4 @@
-"""Gets a corpus of WMT 2014 as parallel text: from the archive, which is downloaded and verified, to two files.
+"""Downloads and verifies the archive of a WMT 2014 corpus, and extracts it to two files of parallel text.
 
     python -m corpus europarl en-de/text/europarl.en en-de/text/europarl.de --archives archives
 
@@ -54,7 +54,7 @@ def get(archive: Path, known: Archive, server: str, may_download: bool) -> None:
     """Verify an archive, or download it. Exits with a message if that fails."""
     if archive.exists():
         if fault := mismatch(archive, known.size, known.checksum):
-            sys.exit(f"{archive}: damaged or a different file ({fault}): remove it, and get it again")
+            sys.exit(f"{archive}: damaged or a different file ({fault}): remove it, and download it again")
     elif may_download:
         archive.parent.mkdir(parents=True, exist_ok=True)
         print(f"downloading {archive}", file=sys.stderr)
@@ -64,14 +64,14 @@ def get(archive: Path, known: Archive, server: str, may_download: bool) -> None:
 
 
 def lines_of(archive: Path, member: str) -> Iterator[bytes]:
-    """The lines of a file in an archive. Exits with a message if it is not there."""
+    """The lines of a file in an archive. Exits with a message if it is missing."""
     with tarfile.open(archive, "r|*") as files:
         for entry in files:
             if entry.name == member and (file := files.extractfile(entry)):
                 lines = gzip.GzipFile(fileobj=file) if member.endswith(".gz") else file
                 yield from (line.rstrip(b"\n") for line in lines)
                 return
-    sys.exit(f"{archive} has no {member}")
+    sys.exit(f"{archive} does not contain {member}")
 
 
 def segments(text: str) -> list[str]:

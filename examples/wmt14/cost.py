@@ -18,12 +18,12 @@ from nmtkit.model.presets import PRESETS
 def rows(progress: Mapping[str, float], pair: str, size: str) -> list[tuple[str, str, str]]:
     """The cost of this run and of the paper's, by the paper's method and as counted operations.
 
-    The number of devices is a mean over the time of the run, which may have been resumed on others.
+    The number of devices is the mean over the time of the run, which may have been resumed on a different number.
     """
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     hours, rates, published = progress["minutes"] / 60, rates_of(device), paper.TRAININGS[size]
     devices = round(progress["device_minutes"] / progress["minutes"], 1)
-    by_rate = f"{table2_flops(3600 * hours, devices, rates.single * 1e12):.2g}" if rates else "rate not known"
+    by_rate = f"{table2_flops(3600 * hours, devices, rates.single * 1e12):.2g}" if rates else "rate unknown"
     model = PRESETS[published.arch].model_config()
     counted = paper.counted_flops(model, paper.VOCABULARY[pair], published.updates, paper.BATCH_TOKENS)
     here = f"here: {progress['update']} updates in {hours:.2g} h on {devices:g} × {device}"

@@ -1,8 +1,8 @@
-"""Estimates what the recipe needs before it starts: disk, memory, hours on this hardware, cost.
+"""Estimates disk, memory, hours on this hardware and cost before the recipe starts.
 
     GPUS=8 NODES=1 python -m plan en-de base --text-gb 1.4 --vocab-size 37000 -- OPTIONS OF NMT-TRAIN
 
-A trial of a second with a model of the same size measures the speed.
+A trial of one second with a model of this size measures the speed.
 """
 
 import argparse
@@ -31,7 +31,7 @@ LENGTH = 32  # tokens per sentence in the trial
 
 
 def training_options(flags: list[str]) -> tuple[ModelConfig, dict[str, Any]]:
-    """The options of the model and all options by name, from the options of nmt-train."""
+    """The model options, and all options by name, from a command line of nmt-train."""
     with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
         choose_model(context.params)
         return context.params["model"], context.params

@@ -3,8 +3,8 @@
     python -m smoke_archives FOLDER
 
 writes FOLDER/archives.txt and the archives that it lists. The text is the demo's, with its constructed language in
-place of German and French. Like the real text, it has pairs that are to be dropped, and characters that .sgm files
-escape.
+place of German and French. Like the real text, it contains pairs that must be dropped, and characters that .sgm
+files escape.
 """
 
 import gzip
@@ -37,7 +37,7 @@ def texts() -> dict[str, Pairs]:
 
 
 def content(member: str, lines: list[str]) -> bytes:
-    """A file of an archive, in the format that its name has."""
+    """A file of an archive, in the format of its name."""
     if member.endswith(".sgm"):
         parts = [f'<srcset setid="{member}" srclang="any">']
         for start in range(0, len(lines), 10):
@@ -50,7 +50,7 @@ def content(member: str, lines: list[str]) -> bytes:
 
 
 def pack(path: Path, members: dict[str, bytes]) -> None:
-    """Write an archive; its bytes are reproducible."""
+    """Write an archive with reproducible bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, member in members.items():

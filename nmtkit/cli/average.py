@@ -24,17 +24,16 @@ from nmtkit.wording import counted
 class AverageConfig(Config):
     heading: ClassVar[str] = "Which checkpoints"
 
-    last: int | None = option(
-        None, min=1, metavar="N", help="Average the newest N checkpoints of a folder that --keep-last counts."
-    )
+    last: int | None = option(None, min=1, help="Average the newest N checkpoints of a folder that --keep-last counts.")
     best: int | None = option(
         None,
         min=1,
-        metavar="N",
-        help="The best N checkpoints of a folder, by the validation loss, or by BLEU if the training had --valid-bleu; "
-        "the older one if two are equal.",
+        help="Average the best N checkpoints of a folder: by validation loss, or by BLEU if the run used "
+        "--valid-bleu. Ties: the older one.",
     )
-    until: int | None = option(None, min=0, metavar="UPDATE", help="Only checkpoints of a folder up to this update.")
+    until: int | None = option(
+        None, min=0, metavar="UPDATE", help="Use only checkpoints of the folder up to this update."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +49,7 @@ def choose_last_or_best(values: dict[str, Any]) -> None:
 
 @command("nmt-average")
 @click.argument("checkpoints", nargs=-1, required=True, type=PathName())
-@output_option("FILE", "The checkpoint to write. An existing file is replaced only if it is a checkpoint.")
+@output_option("FILE", "Checkpoint to write. An existing file is replaced only if it is a checkpoint.")
 @options(choose_last_or_best, config=AverageConfig, choice=WeightsConfig, log=LogConfig)
 def main(
     checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, choice: WeightsConfig, log: LogConfig
@@ -62,8 +61,8 @@ def main(
     nmt-average checkpoints/en-de --best 5 --until 100000 --output averaged.pt
     nmt-average a.pt b.pt c.pt --output averaged.pt
 
-    The weights are summed in float64. The result has everything that nmt-generate needs, and no optimizer state.
-    Weights that are not finite are refused. The training may still be running.
+    The result is a checkpoint for nmt-generate, without optimizer state. The training run may still be running.
+    Weights are summed in float64. Weights that are not finite are rejected.
     """
     configure(log)
     folder = _folder(checkpoints, config)

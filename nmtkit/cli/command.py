@@ -1,6 +1,7 @@
 """The frame of every command: common options, grouped help, signals, one-line errors, exit codes."""
 
 import contextlib
+import copy
 import errno
 import io
 import os
@@ -30,7 +31,11 @@ from nmtkit.text.reading import WaitingFile
 from nmtkit.version import __version__
 from nmtkit.wording import did_you_mean
 
-COMMON = "Common options"
+_COMMON = "Common"  # heading of the options that --help shows
+_GENERAL = "General"  # heading of the options that every command has; the last one
+_COLUMN = 22  # width of the options next to their help, in a pipe
+_HYPHEN = "\u2011"  # stands for - in help while it is wrapped, so that no name of an option is broken
+_SHOWS_ALL = "nmtkit.cli.help_all"  # key in click's context
 _SECONDS_TO_REPORT = 2.0
 _NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR)
 _MEMORY_ADVICE = "stop other processes, or raise the limit (ulimit -v)"
@@ -60,9 +65,15 @@ class Command(click.Command):
 
     debug = False  #: whether an error is shown with its traceback
 
-    def __init__(self, *args: Any, on_all_ranks: bool = False, **kwargs: Any) -> None:
-        """With `on_all_ranks`, the processes of torchrun share one run, and its errors."""
+    def __init__(self, *args: Any, common: str = "", on_all_ranks: bool = False, **kwargs: Any) -> None:
+        """Create a command.
+
+        `common` names the options that --help shows, in this order; --help-all shows every option. A command without it
+        shows every option in both.
+        With `on_all_ranks`, the processes of torchrun share one run, and its errors.
+        """
         super().__init__(*args, **kwargs)
+        self.common = tuple(common.split())
         self.on_all_ranks = on_all_ranks
         self.params += [
             click.Option(
@@ -72,7 +83,7 @@ class Command(click.Command):
                 expose_value=False,
                 callback=read_config_file,
                 metavar="FILE",
-                help="Read options from a TOML or JSON file; the command line wins.",
+                help="Read options from a TOML or JSON file. The command line wins. The prefix no- turns a switch off.",
             ),
             click.Option(
                 ["--debug"],
@@ -81,6 +92,15 @@ class Command(click.Command):
                 expose_value=False,
                 callback=_note_debug,
                 help="Show the traceback of an error.",
+            ),
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                hidden=not common,
+                callback=_show_all,
+                help="Show all options and exit.",
             ),
         ]
         click.version_option(__version__, prog_name=self.name)(self)
@@ -93,22 +113,33 @@ class Command(click.Command):
     def get_help(self, context: click.Context) -> str:
         """The help text: in panels on a terminal, plain elsewhere."""
         if is_styled(sys.stdout):
-            return help_in_panels(self, context, self._groups(context), width(sys.stdout))
-        return super().get_help(context)
+            text = help_in_panels(self, context, self._groups(context), width(sys.stdout))
+        else:
+            text = super().get_help(context).replace(_HYPHEN, "-")
+        if self._is_short(context):
+            text += f"\n\nAll options: {self.name} --help-all"
+        return text
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, options in self._groups(context).items():
-            records = [option.get_help_record(context) for option in options]
+            records = [option.get_help_record(context) or ("", "") for option in options]
             with formatter.section(heading):
-                formatter.write_dl([record for record in records if record is not None])
+                formatter.write_dl([(name, help.replace("-", _HYPHEN)) for name, help in records], col_max=_COLUMN)
+
+    def _is_short(self, context: click.Context) -> bool:
+        """Whether the help shows the common options only."""
+        return bool(self.common) and _SHOWS_ALL not in context.meta
 
     def _groups(self, context: click.Context) -> dict[str, list[click.Option]]:
-        """The options of the help by heading; the common ones come last."""
+        """The options of the help by heading, each with the spellings to show."""
+        options = [option for option in self.get_params(context) if isinstance(option, click.Option)]
+        shown = {str(option.name): _with_one_spelling(option) for option in options if not option.hidden}
+        if self._is_short(context):
+            return {_COMMON: [shown[name] for name in self.common]}
         groups: dict[str, list[click.Option]] = {}
-        for parameter in self.get_params(context):
-            if isinstance(parameter, click.Option) and not parameter.hidden:
-                groups.setdefault(getattr(parameter, "heading", COMMON), []).append(parameter)
-        groups[COMMON] = groups.pop(COMMON, [])
+        for option in shown.values():
+            groups.setdefault(getattr(option, "heading", _GENERAL), []).append(option)
+        groups[_GENERAL] = groups.pop(_GENERAL)
         return groups
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
@@ -210,7 +241,8 @@ class Command(click.Command):
         where = "in the --config file; " if _is_from_file(error) else ""
         if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument) and error.ctx:
             where = f"usage: {self.name} {' '.join(self.collect_usage_pieces(error.ctx))}; "
-        return f"{where}see {self.name} --help"
+        needs_any = self.common and not isinstance(error, click.MissingParameter)
+        return f"{where}see {self.name} {'--help-all' if needs_any else '--help'}"
 
     def _report(self, message: str, code: int) -> int:
         """Log in one line why the command ends.
@@ -232,6 +264,22 @@ def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Comman
     """Like `click.command`, with nmtkit's help layout, common options and exit codes."""
     settings.setdefault("context_settings", {"help_option_names": ["-h", "--help"], "max_content_width": 110})
     return click.command(name, cls=Command, **settings)
+
+
+def _show_all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        context.meta[_SHOWS_ALL] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
+def _with_one_spelling(option: click.Option) -> click.Option:
+    """A switch as its one flag that changes the default; any other option unchanged."""
+    if not option.secondary_opts:
+        return option
+    shown = copy.copy(option)
+    shown.opts, shown.secondary_opts = (option.secondary_opts if option.default else option.opts), []
+    return shown
 
 
 def _note_debug(context: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -21,7 +21,7 @@ else:
     import tomli as tomllib
 
 _IN_USE = "nmtkit.cli.config_file"  # key of the file's path in click's context
-_NOT_IN_A_FILE = ("config", "version")
+_NOT_IN_A_FILE = ("config", "help_all", "version")
 _LARGEST = 1 << 20  # bytes of a config file
 
 

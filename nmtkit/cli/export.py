@@ -36,18 +36,16 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     cls=ConfigOption,
     heading="Result",
     required=True,
+    metavar="FORMAT",
     type=Choice((CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT, SHORTLIST)),
-    help="ctranslate2: a folder for that engine. huggingface: a folder with a Marian model for transformers. "
-    "safetensors: a folder with model.safetensors and config.json. "
-    "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the training state. "
-    "shortlist: a file for --shortlist of nmt-generate and nmt-serve, learned from --dataset.",
+    help="ctranslate2: folder for CTranslate2. huggingface: folder with a Marian model for transformers. "
+    "safetensors: folder with model.safetensors and config.json. checkpoint: file without the training state. "
+    "shortlist: file for --shortlist of nmt-generate and nmt-serve, learned from --dataset.",
 )
-@output_option(
-    "PATH", "The folder to create, or the file with --to checkpoint or shortlist; it appears when it is complete."
-)
+@output_option("PATH", "Folder to create, or file with --to checkpoint or shortlist. It appears when it is complete.")
 @options(refuse_idle_options, export=ExportConfig, choice=WeightsConfig, log=LogConfig)
 def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig) -> None:
-    """Export CHECKPOINT, or a folder of safetensors that this command has written.
+    """Export CHECKPOINT, or a safetensors folder written by this command, to other formats.
 
     \b
     nmt-export averaged.pt --to ctranslate2 --quantization int8 --output ende-ct2
@@ -56,8 +54,8 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     nmt-export ende --to checkpoint --output averaged.pt
     nmt-export averaged.pt --to shortlist --dataset data-bin/en-de --output ende.shortlist
 
-    The vocabularies and SentencePiece models are included. An existing --output is replaced only with --force, and only
-    if it is an export or a checkpoint. ctranslate2 needs the package of this name, the other folders safetensors.
+    The export includes vocabularies and SentencePiece models. An existing --output is replaced only with --force, and
+    only if it is an export or a checkpoint. Folders need the package ctranslate2 or safetensors.
     """
     configure(log)
     if to == SHORTLIST and export.dataset is None:

@@ -64,7 +64,11 @@ def _refuse_search_options(values: dict[str, Any]) -> None:
         )
 
 
-@command("nmt-generate")
+@command(
+    "nmt-generate",
+    common="checkpoint input output format split sacrebleu reference beam length_penalty nbest sampling source_tag "
+    "glossary overlong max_tokens resume device precision threads workers quiet config",
+)
 @click.argument("dataset", required=False, type=PathName())
 @checkpoint_option
 @options(ignore_excluded_options, refuse_idle_options, **GenerationOptions.groups(), log=LogConfig)
@@ -76,9 +80,7 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
     nmt-generate --checkpoint averaged.pt --input input.en.gz --output output.de
     nmt-generate --checkpoint averaged.pt data-bin/en-de --split test --sacrebleu
 
-    The output has one line for each input line, in order. Lines end at a line feed only; a carriage return before it is
-    white space to the tokenizer and not in the output. Blank lines stay blank. Bytes that are not UTF-8 are replaced
-    and counted.
+    The output has one line for each input line, in order. Blank lines stay blank.
     """
     configure(log)
     chosen = GenerationOptions(**groups)

@@ -26,6 +26,7 @@ def help_in_panels(
     formatter.write_usage(context.command_path, " ".join(command.collect_usage_pieces(context)))
     get_rich_help_text(command, context, formatter)  # type: ignore[arg-type]  # uses what every context has
     for heading, options in groups.items():
-        panel = RichOptionPanel(heading, options=[option.opts[-1] for option in options])
-        formatter.write(panel.render(command, context, formatter))  # type: ignore[arg-type]
+        panel = RichOptionPanel(heading, options=[str(option.name) for option in options])
+        owner = click.Command(None, params=list(options), add_help_option=False)  # `command` has all spellings of them
+        formatter.write(panel.render(owner, context, formatter))  # type: ignore[arg-type]
     return formatter.getvalue().rstrip("\n")

@@ -25,7 +25,7 @@ def ignore_excluded_options(values: dict[str, Any]) -> None:
 
 @command("nmt-import")
 @click.argument("model", type=PathName())
-@output_option("FILE", "The checkpoint to write. An existing file is replaced only if it is a checkpoint.")
+@output_option("FILE", "Checkpoint to write. An existing file is replaced only if it is a checkpoint.")
 @options(ignore_excluded_options, config=ImportConfig, log=LogConfig)
 def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> None:
     """Import MODEL, a model of another toolkit, as a checkpoint.
@@ -34,10 +34,9 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     nmt-import opus-mt-en-de --output opus.pt
     nmt-import wmt19/model.pt --dict dict.en.txt dict.de.txt -s en -t de --output wmt19.pt
 
-    MODEL is a folder of Hugging Face's transformers (Marian, such as those of OPUS-MT, or FSMT), a folder of
-    CTranslate2, or a file of fairseq. The checkpoint contains the tokenizers, and serves every command: it translates
-    raw text, and a training can start from it. Nothing in MODEL can run code. A model with anything that nmtkit
-    lacks is refused.
+    MODEL is a folder of Hugging Face transformers (a Marian model, such as OPUS-MT, or FSMT), a folder of CTranslate2,
+    or a file of fairseq. The checkpoint contains the tokenizers: it translates raw text and can be fine-tuned. No code
+    in MODEL is executed. Models that nmtkit cannot reproduce are rejected.
     """
     configure(log)
 

@@ -23,6 +23,7 @@ from nmtkit.errors import UserError
 from nmtkit.wording import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
+_LONGEST_METAVAR = 30  # columns: a panel on a narrow terminal would cut a longer list of choices
 _EMPTY = "the {} is empty: is a shell variable unset?"
 
 
@@ -210,6 +211,9 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         spelling += "/" + flag(field.metadata["off"] or f"no_{field.name}")
     words, count = field.metadata["words"], field.metadata["count"]
     short = [f"-{field.metadata['short']}"] if field.metadata["short"] else []
+    metavar, text = field.metadata["metavar"] or ("N" if kind is int else None), field.metadata["help"]
+    if len("|".join(choices := field.metadata["choices"])) > _LONGEST_METAVAR:
+        metavar, text = "NAME", f"{text} Choices: {', '.join(choices)}."
     bare = {} if field.metadata["bare"] is None else {"is_flag": False, "flag_value": field.metadata["bare"]}
     return click.option(
         *short,
@@ -224,9 +228,9 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         default=None if multiple or field.default == "" else field.default,
         multiple=multiple and not count,
         nargs=count or 1,
-        show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),
-        metavar="|".join(["NUMBER", *words]) if words else field.metadata["metavar"],
-        help=field.metadata["help"],
+        show_default=field.metadata["unset"] or (kind is not bool and not optional and field.default not in ("", ())),
+        metavar="|".join(["N", *words]) if words else metavar,
+        help=text,
         **bare,
     )
 

@@ -80,6 +80,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "torchrun starts a process for each device",
             "--log-interval": "use `--log-every`",
             "--tensorboard-logdir": "use `--tensorboard`",
+            "--wandb-project": "use `--tensorboard`, or `metrics.jsonl` of the run; see Monitor in the documentation",
             "--no-progress-bar": "use `--log-format plain`",
             "--cpu": "use `--device cpu`",
             "--no-epoch-checkpoints --no-save": "not needed: `--keep-last` and `--keep-best` limit the checkpoints",
@@ -89,10 +90,10 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--max-tokens-valid --batch-size-valid": "not needed: `--max-tokens` is also the limit in validation",
             "--disable-validation": "not needed: a dataset without a split `valid` is not validated",
             "--required-batch-size-multiple --left-pad-source --stop-min-lr --min-lr --sentence-avg "
-            "--user-dir --wandb-project --load-alignments": "not supported: see the options of nmt-train",
+            "--user-dir --load-alignments": "not supported: see the options of nmt-train",
         },
         OTHERS: {
-            "--train-sets --data --prepared-data --source --target": "use DATASET, the folder that nmt-preprocess made",
+            "--train-sets --data --prepared-data --source --target": "use DATASET, written by nmt-preprocess",
             "--valid-sets --validation-source --validation-target": "not needed: DATASET holds the validation text",
             "--vocabs --src-vocab --tgt-vocab --source-vocab --target-vocab": "not needed: DATASET holds them",
             "--model --save-model --output": "use `--save-dir`",
@@ -238,14 +239,14 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
         FAIRSEQ: {
             "--sys": "use TRANSLATION, a file without an option",
             "--ref": "use `--reference`",
-            "--sacrebleu --sentence-bleu --order --ignore-case": "not needed: every published way to score is shown",
+            "--sacrebleu --sentence-bleu --order --ignore-case": "not needed: nmt-score prints all variants",
         },
         "sacrebleu": {
             "--input": "use TRANSLATION, a file without an option; several for several systems",
             "--language-pair": "use `--target-lang` with the second language of the pair",
             "--test-set": "use `--reference`",
             "--num-refs": "use `--reference`, once for each reference",
-            "--metrics --lowercase": "not needed: every published way to score is shown",
+            "--metrics --lowercase": "not needed: nmt-score prints all variants",
         },
     },
 }

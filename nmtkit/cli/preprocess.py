@@ -15,7 +15,10 @@ from nmtkit.text.tokenizer import SPACE
 if TYPE_CHECKING:
     from nmtkit.checkpoint import Checkpoint
 
-LEARNING = ("model_type", "character_coverage", "byte_fallback", "spm_sample", "seed")  # for SentencePiece
+LEARNING = (  # for SentencePiece
+    *("model_type", "character_coverage", "byte_fallback", "normalization", "keep_invisible", "split_digits"),
+    *("spm_sample", "seed"),
+)
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
@@ -60,10 +63,14 @@ def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":
     return load_checkpoint(path)
 
 
-@command("nmt-preprocess")
+@command(
+    "nmt-preprocess",
+    common="source_lang target_lang trainpref validpref testpref destdir vocab_size joined_vocab tokenizer vocab_from "
+    "max_length max_ratio dedup drop_identical exclude_overlap report workers shard_size quiet config",
+)
 @options(refuse_idle_options, files=FilesConfig, vocabulary=VocabularyConfig, cleaning=CleaningConfig, log=LogConfig)
 def main(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, log: LogConfig) -> None:
-    """Make a dataset from the two sides of a text, plain or compressed.
+    """Make a dataset for nmt-train from parallel text, plain or compressed.
 
     \b
     nmt-preprocess -s en -t de --trainpref data/train --validpref data/val --testpref data/test \\

@@ -24,16 +24,15 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 @click.argument("translation", metavar="[TRANSLATION]...", nargs=-1, type=PathName())
 @options(refuse_idle_options, score=ScoreConfig, significance=SignificanceConfig, log=LogConfig)
 def main(translation: tuple[Path, ...], score: ScoreConfig, significance: SignificanceConfig, log: LogConfig) -> None:
-    """Score each TRANSLATION, or stdin, by every metric that is common in papers.
+    """Score each TRANSLATION, or stdin, with the metrics that are common in papers.
 
     \b
     nmt-score newstest2014.output.de --reference newstest2014.de --target-lang de
     nmt-generate --checkpoint averaged.pt < test.en | nmt-score --reference test.de --target-lang de
     nmt-score baseline.de output.de --reference test.de --target-lang de --paired-bs
 
-    Each score is printed with its signature and with the scores that it may be compared with. All files are plain
-    text, not tokenized and not lower-cased; they may be compressed: .gz, .xz, .bz2. SACREBLEU_SEED sets the seed of
-    resampling, 12345 by default.
+    Each score has its signature and a note on which published scores it is comparable with. Files are raw text, not
+    tokenized and not lower-cased, plain or .gz, .xz, .bz2. SACREBLEU_SEED sets the seed of resampling (default: 12345).
     """
     configure(log)
 

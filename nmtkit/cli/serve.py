@@ -15,7 +15,11 @@ SET_BY_REQUESTS = ("nbest", "alignment")
 ABOUT_ONE_TEXT = ("prefix", "constraints", "score", "buffer")
 
 
-@command("nmt-serve")
+@command(
+    "nmt-serve",
+    common="checkpoint port host device precision threads workers beam length_penalty overlong max_tokens "
+    "max_request_chars max_queue cors_origin glossary source_tag access_log quiet config",
+)
 @checkpoint_option
 @options_without(
     (*SET_BY_REQUESTS, *ABOUT_ONE_TEXT), refuse_idle_search_options, **ServingOptions.groups(), log=LogConfig
@@ -27,8 +31,8 @@ def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     nmt-serve --checkpoint averaged.pt --port 8080
     curl localhost:8080/translate -H 'Content-Type: application/json' -d '{"text": "A dog runs."}'
 
-    POST /translate reads and writes JSON. GET / is a page to type into; /health and /metrics are for monitoring;
-    /openapi.json describes the API. The options of search and batches apply to all requests.
+    POST /translate reads and writes JSON. GET / opens a page to translate in the browser. /health and /metrics are for
+    monitoring. /openapi.json describes the API.
     """
     configure(log)
     chosen = ServingOptions(**groups)

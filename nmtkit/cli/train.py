@@ -93,7 +93,12 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         ignore_or_refuse(values, never, f"with --max-epochs {last}: use at most {last}", "max_epochs")
 
 
-@command("nmt-train", on_all_ranks=True)
+@command(
+    "nmt-train",
+    common="save_dir arch dry_run max_updates max_epochs patience batch_tokens max_tokens dropout lr_schedule lr "
+    "warmup_updates validate_every valid_bleu keep_last init_from seed device precision threads tensorboard config",
+    on_all_ranks=True,
+)
 @click.argument("dataset", nargs=-1, required=True, type=PathName(), metavar="DATASET...")
 @click.option(
     "--arch",
@@ -103,14 +108,14 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     default="transformer_base",
     show_default=True,
     metavar="NAME",
-    help="Named settings: transformer_base, _big, _small, _tiny, a row of the paper's Table 3 (table3_…); recurrent: "
-    "gnmt, lstm_small; convolutional: convs2s, conv_small. Some also set options of training; "
-    "the defaults shown are those of transformer_base. With --init-from, the default is that model.",
+    help="Preset of model and training options: transformer_base, _big, _small, _tiny, table3_… (rows of the paper's "
+    "Table 3), gnmt, lstm_small, convs2s, conv_small. Defaults shown here are those of transformer_base. "
+    "With --init-from, the default is that model.",
 )
 @flags(*MODEL_CONFIGS)
 @options(choose_model, refuse_idle_options, **TrainingOptions.groups(), log=LogConfig)
 def main(dataset: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
-    """Train a model on DATASET, a folder made by nmt-preprocess, or on a mixture of several.
+    """Train a model on DATASET, a folder written by nmt-preprocess, or on several datasets.
 
     \b
     nmt-train data-bin/en-de --save-dir checkpoints/en-de
@@ -118,7 +123,7 @@ def main(dataset: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     nmt-train data-bin/news data-bin/web --mix 3,1 --save-dir checkpoints/mixed
     torchrun --nproc-per-node 8 --no-python nmt-train data-bin/en-de --save-dir checkpoints/en-de
 
-    Training is resumable: the same command continues an interrupted run from its newest checkpoint, and ends with the
+    Training is resumable: the same command resumes an interrupted run from its newest checkpoint, and ends with the
     same weights as a run without interruption. Sections (§) are those of "Attention Is All You Need".
     """
     configure(log, is_main=place_of_process().rank == 0)

@@ -28,8 +28,7 @@ checkpoint_option = click.option(
     multiple=True,
     type=PathName(),
     metavar="FILE",
-    help="A checkpoint of nmt-train or nmt-average, which includes the vocabulary and the tokenizer. "
-    "Several form an ensemble, whose probabilities are averaged.",
+    help="Checkpoint of nmt-train, nmt-average or nmt-import. Repeat for an ensemble, which averages probabilities.",
 )
 
 

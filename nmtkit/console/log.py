@@ -32,7 +32,7 @@ class LogConfig(Config):
     log_format: str = option(
         "auto",
         choices=("auto", "bar", "plain", "json"),
-        help="How progress is shown; auto: a bar on a terminal, plain lines elsewhere.",
+        help="Progress format. auto: a bar on a terminal, else plain lines.",
     )
     quiet: bool = option(False, help="Show warnings and errors only.")
 
@@ -59,12 +59,11 @@ def write_table(table: terminal.Table) -> None:
 
 
 def write_result(table: terminal.Table, lines: Sequence[str]) -> None:
-    """Write a result, also with --quiet: a table on a terminal with styles, lines elsewhere."""
+    """Write a result, also with --quiet: lines, on a terminal with styles below a table."""
     if styled():
         _write(terminal.styled_table(table, terminal.width(sys.stderr)))
-    else:
-        for line in lines:
-            write_line(line)
+    for line in lines:
+        write_line(line)
 
 
 def write_traceback(error: BaseException) -> None:

@@ -17,26 +17,26 @@ class ExportConfig(Config):
     heading: ClassVar[str] = "Result"
 
     quantization: str | None = option(
-        None, choices=QUANTIZATIONS, unset="float32", help="With --to ctranslate2: the number format of its weights."
+        None, choices=QUANTIZATIONS, unset="float32", help="With --to ctranslate2: number format of the weights."
     )
     dataset: Path | None = option(
         None,
         metavar="DATASET",
-        help="With --to shortlist: the dataset whose training text is aligned. Its vocabularies are CHECKPOINT's.",
+        help="With --to shortlist: dataset whose training text is aligned. Its vocabulary must be that of CHECKPOINT.",
     )
     translations: int = option(
         50,
         min=1,
         max=10**6,
         metavar="K",
-        help="With --to shortlist: at most this many target pieces for each source piece.",
+        help="With --to shortlist: maximum number of target tokens for each source token.",
     )
     frequent: int = option(
         100,
         min=0,
         max=10**6,
         metavar="F",
-        help="With --to shortlist: this many most frequent target pieces, which every translation may contain.",
+        help="With --to shortlist: number of most frequent target tokens that are always allowed.",
     )
     force: bool = option(False, help="Replace an earlier export at --output.")
 
@@ -48,26 +48,24 @@ class ImportConfig(Config):
     heading: ClassVar[str] = "Source"
 
     source_lang: str | None = option(
-        None, short="s", metavar="CODE", unset="the model's", help="Language of the source, as in `en`."
+        None, short="s", metavar="CODE", unset="the model's", help="Source language, such as en."
     )
-    target_lang: str | None = option(
-        None, short="t", metavar="CODE", unset="the model's", help="Language of the target."
-    )
+    target_lang: str | None = option(None, short="t", metavar="CODE", unset="the model's", help="Target language.")
     dict: tuple[Path, ...] = option(
         (),
         count=2,
         metavar="SOURCE TARGET",
-        help="fairseq: the dictionaries of source and target, if they are not `dict.CODE.txt` beside the model.",
+        help="fairseq: dictionaries of source and target. Default: dict.CODE.txt next to the model.",
     )
     bpe_codes: Path | None = option(
         None,
         metavar="FILE",
-        help="fairseq: the BPE codes of both languages, if they are not `bpecodes` or `code` beside the model.",
+        help="fairseq: BPE codes of both languages. Default: bpecodes or code next to the model.",
     )
     spm_model: tuple[Path, ...] = option(
         (),
         metavar="FILE",
-        help="fairseq and CTranslate2: the SentencePiece model of both languages, or one each, source first.",
+        help="fairseq and CTranslate2: SentencePiece model of both languages. Repeat for one each, source first.",
     )
 
     def paths(self) -> tuple[Path, ...]:

@@ -11,5 +11,5 @@ class DatasetConfig(Config):
     heading: ClassVar[str] = "Dataset"
 
     verify: bool = option(
-        False, help="Also check the checksums of a dataset of 1 GiB or more; smaller ones are always checked."
+        False, help="Also verify checksums of datasets of 1 GiB or more. Smaller datasets are always verified."
     )

@@ -22,91 +22,86 @@ class SearchConfig(Config):
 
     heading: ClassVar[str] = "Search"
 
-    beam: int = option(4, min=1, max=MAX_BEAM, help="Hypotheses kept for each sentence; 1 is greedy search.")
+    beam: int = option(4, min=1, max=MAX_BEAM, help="Beam size. 1: greedy search.")
     length_penalty: float = option(
         0.6,
         min=0.0,
         metavar="ALPHA",
-        help="α of the score log P(Y|X) / ((5 + |Y|) / 6)^α, where |Y| counts the end of sentence. "
-        "Higher values favour longer output; 0 compares log-probabilities.",
+        help="Exponent α of the length penalty. Higher values favor longer output. 0: none.",
     )
     length_penalty_form: str = option(
         "gnmt",
         choices=("gnmt", "power"),
         removed={"none": "--length-penalty 0"},
-        help="The divisor of log P(Y|X); gnmt: ((5 + |Y|) / 6)^α, power: |Y|^α.",
+        help="Divisor of log P(Y|X), with |Y| including the end of sentence. gnmt: ((5 + |Y|) / 6)^α. power: |Y|^α.",
     )
     max_len_a: float = option(
         1.0,
         min=0.0,
         max=1e3,
         metavar="A",
-        help="An output has at most A·S + B tokens for S source tokens, or as many as a prefix and terms need.",
+        help="Maximum output length for S source tokens: A·S + B tokens. More if a prefix or required terms need it.",
     )
     max_len_b: int = option(50, min=0, max=10**6, metavar="B", help="See --max-len-a.")
     min_len: int = option(
         0,
         min=0,
-        metavar="N",
-        help="An output has at least N tokens, or as many as --max-len-a, --max-len-b and the model's positions allow.",
+        help="Minimum output length in tokens, as far as --max-len-a, --max-len-b and the model's positions allow.",
     )
     nbest: int = option(
         1,
         min=1,
         max=10**6,
-        help="Hypotheses shown for each sentence, best first and with different texts; at most --beam. "
-        "With --sampling: outputs to draw, which may repeat.",
+        help="Hypotheses per line, best first and with different texts. At most --beam. With --sampling: samples, "
+        "which may repeat.",
     )
-    no_repeat_ngram: int | None = option(
-        None, min=1, metavar="N", help="No sequence of N tokens occurs twice in an output."
-    )
+    no_repeat_ngram: int | None = option(None, min=1, help="Never repeat a sequence of N tokens in an output.")
     ban: tuple[str, ...] = option(
         (),
         metavar="WORDS",
-        help="A word or phrase that must not occur, in exactly this spelling. Words that begin with the same pieces "
-        "are banned too. May be given several times.",
+        help="Ban this exact spelling of a word or phrase, and words that start with the same subwords. Repeatable.",
     )
     diverse_groups: int = option(
-        1, min=1, metavar="G", help="Groups of the beam; each avoids the tokens that earlier groups choose at a step."
+        1,
+        min=1,
+        metavar="G",
+        help="Groups of diverse beam search. Each group avoids the tokens that earlier groups chose at the same step.",
     )
     diversity: float = option(
         0.5,
         min=0.0,
         max=1e6,
-        help="With --diverse-groups: the log-probability that a candidate loses for each hypothesis of an earlier "
-        "group that chose its token. Scores do not include it.",
+        help="Penalty of --diverse-groups on the log-probability of a token, for each hypothesis of an earlier group "
+        "that chose it. Not part of the scores.",
     )
-    sampling: bool = option(False, help="Draw independent outputs from the model instead of searching.")
-    top_k: int | None = option(None, min=1, unset="all", help="Draw only from the K most probable tokens.")
+    sampling: bool = option(False, help="Draw independent samples from the model instead of searching.")
+    top_k: int | None = option(None, min=1, unset="all", help="Sample from the N most probable tokens.")
     top_p: float | None = option(
-        None, min=1e-6, max=1.0, unset="all", help="Draw only from the fewest tokens with this total probability."
+        None, min=1e-6, max=1.0, unset="all", help="Sample from the smallest set of tokens with this total probability."
     )
     temperature: float = option(
         1.0,
         min=0.01,
         max=1e6,
-        help="Divides the logits before --top-p is applied and a token is drawn; below 1 is less random.",
+        help="Softmax temperature of --sampling, applied before --top-p. Below 1: less random.",
     )
     seed: int = option(
         1,
         min=0,
         max=2**64 - 1,
-        help="Samples depend on the seed, the source sentence and --nbest only.",
+        help="Seed of --sampling. Samples depend only on the seed, the source line and --nbest.",
     )
-    alignment: bool = option(
-        False, help="Show, in --format jsonl, tsv or pharaoh, which source words each target word was translated from."
-    )
+    alignment: bool = option(False, help="Add word alignments to the output: --format jsonl, tsv or pharaoh.")
     alignment_layer: int | None = option(
         None,
         min=1,
-        metavar="N",
-        unset="the last but one",
-        help="The decoder layer whose attention, averaged over its heads, is the alignment; 1 is the lowest.",
+        unset="the second to last",
+        help="Decoder layer whose attention, averaged over heads, is the alignment. 1 is the lowest.",
     )
     copy_unknown: bool = option(
         False,
-        help="Replace each unknown piece by the source piece that it attended to most. For models of nmt-preprocess "
-        "--tokenizer space, where pieces, which are words or parts of words, can be unknown.",
+        help="Replace each unknown token by the source token with the highest attention. For models of nmt-preprocess "
+        "--tokenizer space.",
     )
 
     @property
@@ -133,31 +128,31 @@ class RequestConfig(Config):
     prefix: Path | None = option(
         None,
         metavar="FILE",
-        help="Beginnings of the translations, in whole words, one for each input line; empty for none.",
+        help="Beginnings of the translations, in whole words, one per input line. An empty line: none.",
     )
     constraints: Path | None = option(
         None,
         metavar="FILE",
-        help="Terms that the translations must contain, separated by tabs, a line for each input line. The search then "
-        "keeps --beam hypotheses for each number of pieces of the terms.",
+        help="Terms that the translations must contain, separated by tabs, one line per input line. The beam grows "
+        "with the number of terms.",
     )
     glossary: Path | None = option(
         None,
         metavar="FILE",
-        help="Lines of a source term, a tab and a target term. Translations of lines with the source term must contain "
-        "the target term.",
+        help="Lines of source term, tab, target term. The translation of a line with the source term must contain the "
+        "target term.",
     )
     score: Path | None = option(
         None,
         metavar="FILE",
-        help="Do not search: print the log-probability log P(Y|X) of given translations, one for each input line; "
-        "with --format tsv or jsonl also the score that the search would give.",
+        help="Do not search. Print log P(Y|X) of these translations, one per input line; with --format tsv or jsonl "
+        "also the score of the search.",
     )
     source_tag: str = option(
         "",
         metavar="TAG",
-        help="Put this tag and a space before every input line, such as '<2de>' to name the target language. It must "
-        "be one piece of the vocabulary. Alignments do not count it as a word.",
+        help="Prepend this tag to every input line, such as '<2de>' for the target language. It must be one token of "
+        "the vocabulary.",
     )
 
     def __post_init__(self) -> None:
@@ -181,7 +176,7 @@ class StreamConfig(Config):
         min=1,
         aliases=("batch_tokens",),
         unset=_BY_DEVICE,
-        help="Size of a batch in source tokens, including padding; a longer sentence is a batch of its own.",
+        help="Batch size in source tokens, including padding. A longer line is a batch of its own.",
     )
     buffer: int | None = option(
         None,
@@ -189,16 +184,23 @@ class StreamConfig(Config):
         max=10**9,
         metavar="LINES",
         unset=_BY_DEVICE,
-        help="Lines to read ahead and sort by length; limits memory.",
+        help="Lines to read ahead and sort by length. Limits memory.",
     )
     max_source_tokens: int = option(
-        1024, min=1, help="Longer lines are truncated or split, see --overlong; a warning counts them."
+        1024, min=1, help="Truncate longer lines, or split them: see --overlong. A warning counts them."
     )
     overlong: str = option(
         "cut",
         choices=("cut", "split"),
-        help="cut: lines longer than --max-source-tokens are truncated. split: they are translated in parts, which end "
-        "at the end of a sentence, else of a clause, a word or a piece; the translations are joined.",
+        help="cut: truncate lines longer than --max-source-tokens. split: translate them in parts, split at a "
+        "sentence end if possible, else at a clause or a word.",
+    )
+
+    split_sentences: bool | None = option(
+        None,
+        unset="only in nmt-serve",
+        help="Translate the sentences of a line separately and join them. Most models lose text of lines with several "
+        "sentences.",
     )
 
     def sizes_on(self, device: str) -> "BatchSizes":
@@ -221,22 +223,21 @@ class EngineConfig(DeviceConfig):
     precision: str = option(
         "auto",
         choices=("auto", "fp32", "bf16", "fp16", "int8"),
-        help="Number format; auto: fp32 on a CPU, bf16 on a GPU that has it. int8 is for CPUs: faster, and it changes "
-        "about one line in nine (with AVX-512 VNNI, in fourteen) with no loss of BLEU on average. fp16 is for GPUs.",
+        help="Number format. auto: bf16 on a GPU that supports it, fp32 on a CPU. int8 is for CPUs: faster, changes "
+        "some translations, same BLEU on average. fp16 is for GPUs.",
     )
     shortlist: Path | None = option(
         None,
         metavar="FILE",
-        help="Search only among the tokens that are likely in the translation of a sentence, listed in a file of "
-        "nmt-export --to shortlist. Faster on a CPU; changes some translations.",
+        help="Search only among likely tokens, listed by nmt-export --to shortlist. Faster on a CPU. Changes some "
+        "translations.",
     )
     workers: int = option(
         1,
         min=1,
         max=1024,
-        metavar="N",
-        help="Processes that share the work, each with its own copy of the model and its share of the cores, or its "
-        "own GPU. On a CPU, threads are as fast if the search is compiled.",
+        help="Worker processes, each with its own copy of the model and its own GPU or share of the cores. On a CPU, "
+        "--threads is as fast with the compiled search.",
     )
 
 
@@ -244,16 +245,16 @@ class EngineConfig(DeviceConfig):
 class InputConfig(Config):
     heading: ClassVar[str] = "Input (default: stdin)"
 
-    input: Path | None = option(None, metavar="FILE", help="Text to translate, plain or .gz, .xz, .bz2; - is stdin.")
-    split: str = option("test", help="The split of DATASET to translate.")
+    input: Path | None = option(None, metavar="FILE", help="File to translate, plain or .gz, .xz, .bz2. -: stdin.")
+    split: str = option("test", help="Split of DATASET to translate.")
     shard: str | None = option(
         None,
         metavar="I/N",
-        help="Translate only the I-th of N parts of the input, I from 1 to N, with about as many lines each. "
-        "The concatenated outputs of all parts are the output of the whole input.",
+        help="Translate only part I of N of the input. The concatenated outputs of all parts are the output of the "
+        "whole input.",
     )
     interactive: bool = option(
-        False, help="Translate each line immediately, as a batch of its own; the default when stdin is a terminal."
+        False, help="Translate each line immediately, as a batch of its own. Default if stdin is a terminal."
     )
 
     @property
@@ -269,28 +270,22 @@ class OutputConfig(Config):
     output: Path | None = option(
         None,
         metavar="FILE",
-        help="Write to a file instead of stdout. It appears when it is complete; until then it is FILE.partial, which "
-        "stays if the command fails or is interrupted.",
+        help="Write to this file instead of stdout. Until it is complete, it is FILE.partial.",
     )
     resume: bool = option(
-        False, help="Resume at the end of FILE.partial of --output. The input and all other options must be the same."
+        False,
+        help="Resume an interrupted --output from FILE.partial. The input and all other options must be unchanged.",
     )
     format: str = option(
         "text",
         choices=FORMATS,
-        help="text: one line for each input line, or --nbest lines, best first, padded with empty ones. "
-        "tsv: a row for each hypothesis: input line number from 1, rank from 1, score, text, and with --alignment the "
-        "alignment in Pharaoh form. "
-        "jsonl: an object for each input line: line, source, hypotheses, each with text, score, tokens "
-        "(</s> is the last) and token_log_probs; with --alignment also source_tokens, and for each hypothesis "
-        "attention, a row for each token, and alignment. "
-        "pharaoh: only alignments, as pairs of words 0-0 1-2, source first; lines as with text.",
+        help="text: one line per hypothesis. tsv: line number, rank, score, text. jsonl: all details of a line. "
+        "pharaoh: word alignments.",
     )
     attention_html: Path | None = option(
         None,
         metavar="FILE",
-        help="Also write an HTML page with the attention of every layer and head, for at most "
-        f"{PAGE_LINES} lines; with --score, of the given translations.",
+        help=f"Also write an HTML page with the attention weights of at most {PAGE_LINES} lines.",
     )
 
     @property
@@ -303,22 +298,21 @@ class OutputConfig(Config):
 class EvaluationConfig(Config):
     heading: ClassVar[str] = "Evaluation (on stderr)"
 
-    sacrebleu: bool = option(False, help="BLEU and chrF against the reference, with sacreBLEU's signatures.")
+    sacrebleu: bool = option(False, help="Print BLEU and chrF with sacreBLEU's signatures.")
     tokenized_bleu: bool = option(
-        False, help="BLEU on space-separated words after joining subwords, as fairseq prints it; for segmented text."
+        False, help="Print BLEU on space-separated words after joining subwords, as fairseq does. For segmented text."
     )
     reference: Path | None = option(
         None,
         metavar="FILE",
-        help="The reference, a line for each input line. Default with DATASET: its target side, decoded from the "
-        "stored pieces, which SentencePiece has normalized (Unicode forms, runs of spaces); give the raw file "
-        "for a score to publish.",
+        help="Reference, one line per input line. Default with DATASET: its target side, which SentencePiece has "
+        "normalized. Use the raw file for scores to publish.",
     )
     target_lang: str | None = option(
         None,
         metavar="LANG",
         unset="the model's",
-        help="Language of the reference, by which BLEU is tokenized: for models of several target languages.",
+        help="Language of the reference, which selects BLEU's tokenizer. For models with several target languages.",
     )
 
     def __post_init__(self) -> None:

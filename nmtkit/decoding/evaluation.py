@@ -42,11 +42,8 @@ def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Se
     if language == SEVERAL and config.sacrebleu:
         logger.warning("BLEU is for text with spaces between words: for other text give its language by --target-lang")
     scores = wanted_scores(config, texts, references, language)
-    rows = [
-        (score.signature.partition("|")[0], f"{score.value:.2f}", score.components, score.signature) for score in scores
-    ]
-    table = Table("scores", rows, ("metric", "score", "components", "signature"))
-    write_result(table, [score.text for score in scores])
+    rows = [(score.signature.partition("|")[0], f"{score.value:.2f}") for score in scores]
+    write_result(Table("scores", rows, ("metric", "score")), [score.text for score in scores])
 
 
 def wanted_scores(

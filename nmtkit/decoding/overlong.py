@@ -5,20 +5,16 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import add
 
-# Where a text may be split, the best boundaries last: words, clauses, sentences. In scripts without spaces, the mark of
-# a sentence need not be followed by one.
+from nmtkit.text.sentences import split_sentences
+
+# Where a text may be split apart from the ends of sentences, the best boundaries last: words, clauses.
 _CLOSING = r"[\"'”’»›)\]}」』）】》〉]*"
-_ENDING = r"[.!?…؟۔।॥։።፧፨།။។៕]"  # a run of them is matched only from its start
-_BOUNDARIES = [
-    re.compile(r"(?=\s)"),
-    re.compile(rf"[,;:–—،؛፣፤]{_CLOSING}(?=\s)|[、，；：]{_CLOSING}"),
-    re.compile(rf"(?<!{_ENDING}){_ENDING}+{_CLOSING}(?=\s)|[。！？｡．]+{_CLOSING}"),
-]
+_BOUNDARIES = [re.compile(r"(?=\s)"), re.compile(rf"[,;:–—،؛፣፤]{_CLOSING}(?=\s)|[、，；：]{_CLOSING}")]
 _UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")  # Chinese and Japanese
 
 
-def parts(ids: list[int], surfaces: Sequence[str], longest: int) -> list[list[int]]:
-    """Split ids into parts of at most `longest`, each as long as possible.
+def parts(ids: list[int], surfaces: Sequence[str], longest: int, language: str = "en") -> list[list[int]]:
+    """Split ids of a text of that language into parts of at most `longest`, each as long as possible.
 
     Each part ends at a sentence if possible, else at a clause, a word or a piece. No id is lost. `surfaces` has the
     text that each id adds, see `Tokenizer.surfaces`.
@@ -27,10 +23,11 @@ def parts(ids: list[int], surfaces: Sequence[str], longest: int) -> list[list[in
     first_at = {end: number for number, end in reversed(list(enumerate(ends)))}  # not between the bytes of a character
     rank = [int(first_at[end] == number) for number, end in enumerate(ends)]
     text = "".join(surfaces)
-    for better, boundary in enumerate(_BOUNDARIES, 2):
-        for found in boundary.finditer(text):
-            if (number := first_at.get(found.end())) is not None:
-                rank[number] = better
+    sentences = list(accumulate(map(len, split_sentences(text, language))))
+    clauses = ([found.end() for found in boundary.finditer(text)] for boundary in _BOUNDARIES)
+    for better, boundaries in enumerate([*clauses, [len(text[:end].rstrip()) for end in sentences]], 2):
+        for number in filter(None, map(first_at.get, boundaries)):
+            rank[number] = better
     found_parts, start = [], 0
     while len(ids) - start > longest:
         end = max(range(start + 1, start + longest + 1), key=lambda number: (rank[number], number))
@@ -49,6 +46,12 @@ def separators(texts: Sequence[str]) -> list[str]:
     return found
 
 
-def join(texts: Sequence[str]) -> str:
-    """Join the translations of the parts of a line."""
-    return "".join(map(add, separators(texts), texts))
+def join(texts: Sequence[str], frame: Sequence[str] = ()) -> str:
+    """Join the translations of the parts of a line, with the text before each and after the last.
+
+    Where parts touch, or a single space is between them, the script of the translation decides whether there is one.
+    """
+    spaces = separators(texts)
+    if frame:
+        spaces = [spaces[n] if n and text in ("", " ") else text for n, text in enumerate(frame[:-1])]
+    return "".join(map(add, spaces, texts)) + "".join(frame[-1:])

@@ -30,6 +30,7 @@ class Request:
     target: str | None = None  #: a given translation to score instead of a search
     ids: Sequence[int] | None = None  #: the token ids of `text`, if known
     source_tag: str = ""  #: a piece of the source vocabulary
+    glossary: "Glossary | None" = None  #: more terms, of those sentences that have a source term
 
     def __post_init__(self) -> None:
         """Raise UserError for a text as `terms`, whose letters would be taken for terms."""
@@ -95,11 +96,9 @@ class RequestFiles:
         """The request for an input line and the lines of the files, by flag."""
         line = Request(line) if isinstance(line, str) else line
         terms = [term for term in lines.get("--constraints", "").split("\t") if term.strip()]
-        if self._glossary is not None:
-            terms += self._glossary.terms(line.text)
         prefix = lines.get("--prefix", "").strip()
         tag = line.source_tag or self._source_tag
-        return Request(line.text, prefix, tuple(dict.fromkeys(terms)), lines.get("--score"), line.ids, tag)
+        return Request(line.text, prefix, tuple(terms), lines.get("--score"), line.ids, tag, self._glossary)
 
 
 class Glossary:

@@ -1,8 +1,11 @@
-"""Turns requests into sentences: token ids, constraints on the output, and the tasks of the search; and warns of lines
-that were not translated as requested."""
+"""Turns requests into sentences: token ids, constraints on the output, and the tasks of the search.
+
+It warns about lines that were not translated as requested.
+"""
 
 import functools
 import operator
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +18,7 @@ from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, contains
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.errors import UserError
+from nmtkit.text.sentences import has_several_sentences, split_sentences
 from nmtkit.text.tags import count_tag, tag_ids, tags_in_lines
 from nmtkit.text.tokenizer import Tokenizer, pieces_with, without_space
 from nmtkit.text.vocabulary import EOS, UNK
@@ -23,19 +27,22 @@ from nmtkit.wording import counted
 
 @dataclass(frozen=True)
 class SourceLimit:
-    """The most source tokens of a task, without EOS."""
+    """The most source tokens of a task, without EOS, and how lines become tasks."""
 
     tokens: int
     reason: str  #: for warnings
     split: bool  #: longer lines are split into several tasks instead of cut
+    sentences: bool = False  #: each sentence of a line is a task
+    pass_through: bool = False  #: of these, sentences without a letter are not translated
 
     @classmethod
-    def of(cls, batches: StreamConfig, positions: int | None) -> "SourceLimit":
+    def of(cls, batches: StreamConfig, positions: int | None, pass_through: bool = False) -> "SourceLimit":
         """The limit of the options, or of the model's `positions` if these are fewer."""
-        split = batches.overlong == "split"
+        sentences = bool(batches.split_sentences)
+        how = batches.overlong == "split", sentences, sentences and pass_through
         if not positions or batches.max_source_tokens <= positions:
-            return cls(batches.max_source_tokens, "--max-source-tokens", split)
-        return cls(positions, "the model has no more positions", split)
+            return cls(batches.max_source_tokens, "--max-source-tokens", *how)
+        return cls(positions, "the model has no more positions", *how)
 
     def without(self, tag: Sequence[int]) -> "SourceLimit":
         """The limit for the text after a tag. Raises UserError if the tag leaves no token for it."""
@@ -60,13 +67,11 @@ class Sentence:
     tag: Sequence[int] = ()
     target: str | None = None  #: the text that is scored, if one is given
     own_tag: int = 0  #: of `ids`, those of a tag that the line itself begins with
-
-    @property
-    def length(self) -> int:
-        """The source tokens of the whole line, without EOS."""
-        return len(self.tag) + len(self.ids)
+    overlong: str = ""  #: "cut" or "split" if there are more tokens than the limit
+    frame: tuple[str, ...] = ()  #: of a line in sentences: the text before each task and after the last, as it stands
 
 
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ATTACHED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Pe}\p{Pf}.,;:!?…、。，；：！？・]"
 
 
@@ -81,10 +86,12 @@ def _is_attached(text: str) -> bool:
 class SentenceEncoder:
     """Makes sentences of requests. Warns once of each word or term that the target vocabulary cannot spell."""
 
-    def __init__(self, source: Tokenizer, target: Tokenizer, positions: int | None, target_language: str = "") -> None:
+    def __init__(
+        self, source: Tokenizer, target: Tokenizer, positions: int | None, languages: tuple[str, str] = ("", "")
+    ) -> None:
         """`positions` is the most tokens of an output, without EOS, that the model can take; None for any number."""
         self._source, self._target, self._positions = source, target, positions
-        self._target_language = target_language
+        self.languages = languages
         self._unspellable: set[str] = set()
         self._tag_ids = functools.cache(functools.partial(tag_ids, tokenizer=source))
 
@@ -100,10 +107,13 @@ class SentenceEncoder:
                 raise TypeError(f"a line is a str or a Request, not {type(request).__name__}")
         if len({request.target is None for request in requests}) > 1:
             raise UserError("some lines have a target to score and some have none: separate them into two calls")
-        encoded = iter(self._source.encode([request.text for request in requests if request.ids is None]))
+        texts = [self._parts(request, limit) for request in requests]
+        encoded = iter(self._source.encode([part.strip() for parts in texts for part in parts]))
         return [
-            self._sentence(request, self._source_ids(request, encoded), limit, number)
-            for number, request in enumerate(requests, first_line)
+            self._in_parts(request, parts, [next(encoded) for _ in parts], limit)
+            if len(parts) > 1 or (limit.sentences and parts)
+            else self._sentence(request, self._source_ids(request, encoded), limit, number)
+            for number, (request, parts) in enumerate(zip(requests, texts, strict=True), first_line)
         ]
 
     def banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -123,33 +133,67 @@ class SentenceEncoder:
                 banned += [(piece,) for piece in pieces_with(word, vocab)]  # such as ",“" for ","
         return tuple(dict.fromkeys(banned))
 
+    def _parts(self, request: Request, limit: SourceLimit) -> list[str]:
+        """The text of a request: its lines, each a part or in sentences; none if it has ids."""
+        if request.ids is not None:
+            return []
+        if request.prefix or request.terms or request.target is not None:
+            return [request.text]
+        lines = _LINE.findall(request.text) or [""]
+        if not limit.sentences:
+            return lines
+        return [part for line in lines for part in split_sentences(line, self.languages[0]) or [""]]
+
+    def _in_parts(
+        self, request: Request, parts: Sequence[str], encoded: Sequence[list[int]], limit: SourceLimit
+    ) -> Sentence:
+        """A line whose parts are translated separately and joined as they stand."""
+        tag, own_tag = self._tag_ids(request.source_tag), list[int]()
+        ids, tasks, frame, overlong = list[int](), list[Task](), [""], ""
+        for part, part_ids in zip(parts, encoded, strict=True):
+            text = part.strip()
+            if not part_ids or not text or (limit.pass_through and not any(map(str.isalpha, text))):
+                frame[-1] += part
+                continue
+            before, after = part.split(text)
+            found = self._sentence(replace(request, text=text), [*own_tag, *part_ids], limit, 0)
+            own_tag = own_tag or part_ids[: found.own_tag]  # the following sentences need it, too
+            overlong = found.overlong or overlong
+            frame[-1] += before
+            frame += ["" for _ in found.tasks[1:]] + [after]
+            tasks += found.tasks
+            ids += part_ids
+        return Sentence(request.text, ids, tasks, tag=tag, own_tag=len(own_tag), overlong=overlong, frame=tuple(frame))
+
     def _sentence(self, request: Request, ids: list[int], limit: SourceLimit, line: int) -> Sentence:
         tag = self._tag_ids(request.source_tag)
         own_tag = 0 if tag else count_tag(ids, self._tags_in_lines, self._source)
         limit = limit.without(tag)
         source = [*tag, *ids[: limit.tokens], EOS]
+        cut = "cut" if len(ids) > limit.tokens else ""
         if request.target is not None:
             target = self._target_ids(request.target)
             self._check_target(target, line)
             tasks = [Task(source, target=target)] if ids or target else []
-            return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag)
+            return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag, overlong=cut)
         constraints, prefix_is_cut = NO_CONSTRAINTS, False
-        if request.prefix or request.terms:
+        terms = [*request.terms, *(request.glossary.terms(request.text) if request.glossary else ())]
+        if request.prefix or terms:
             prefix = self._target_ids(request.prefix)
             prefix_is_cut = self._positions is not None and len(prefix) > self._positions
-            constraints = Constraints(tuple(prefix[: self._positions]), self._terms(request.terms))
-        if limit.split and len(ids) > limit.tokens and constraints is NO_CONSTRAINTS:
+            constraints = Constraints(tuple(prefix[: self._positions]), self._terms(tuple(dict.fromkeys(terms))))
+        if limit.split and cut and constraints is NO_CONSTRAINTS:
             own_tag = own_tag if own_tag < limit.tokens else 0  # else there is no room for text
             surfaces = self._source.surfaces(ids, request.text)
-            pieces = parts(ids[own_tag:], surfaces[own_tag:], limit.tokens - own_tag)
+            pieces = parts(ids[own_tag:], surfaces[own_tag:], limit.tokens - own_tag, self.languages[0])
             tasks = [Task([*tag, *ids[:own_tag], *part, EOS]) for part in pieces]
-            return Sentence(request.text, ids, tasks, tag=tag, own_tag=own_tag)
+            return Sentence(request.text, ids, tasks, tag=tag, own_tag=own_tag, overlong="split")
         tasks = [Task(source, constraints)] if ids else []
-        return Sentence(request.text, ids, tasks, prefix_is_cut, tag, own_tag=own_tag)
+        return Sentence(request.text, ids, tasks, prefix_is_cut, tag, own_tag=own_tag, overlong=cut)
 
     @functools.cached_property
     def _tags_in_lines(self) -> frozenset[int]:
-        return tags_in_lines(self._source, self._target_language)
+        return tags_in_lines(self._source, self.languages[1])
 
     def _check_target(self, target: list[int], line: int) -> None:
         """Raise UserError if the target of a line exceeds the positions."""
@@ -198,18 +242,22 @@ _PREFIX_CUT = "{lines} with a prefix truncated to {positions} (the model has no 
 _PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
 _TERMS_TOO_LONG = "{lines} translated without the required terms: the model has positions for only {positions}"
 _TERMS_FORBIDDEN = "{lines} translated without the required terms: other options forbid them"
+_SEVERAL = "{lines} with several sentences, some of which may be missing from the translation: use --split-sentences"
+_MANY = 0.02  # of all lines
 
 
 class LineWarnings:
     """Counts the lines of a stream by warning, to log each warning once."""
 
-    def __init__(self, limit: SourceLimit, positions: int | None) -> None:
-        """`positions` is the most tokens of an output, without EOS; None for any number."""
-        self._limit, self._positions = limit, positions
+    def __init__(self, limit: SourceLimit, positions: int | None, language: str) -> None:
+        """`positions` is the most tokens of an output, without EOS; None for any number. `language` is the source's."""
+        self._limit, self._positions, self._language = limit, positions, language
         self._lines: Counter[str] = Counter()
+        self._total = 0
 
     def add(self, sentence: Sentence, found: Sequence[list[Hypothesis]]) -> None:
         """Count a sentence, given the hypotheses of each of its tasks."""
+        self._total += 1
         self._lines.update(set(self._warnings(sentence, found)))
 
     def log(self) -> None:
@@ -220,12 +268,14 @@ class LineWarnings:
             if count := self._lines[warning]:
                 lines, reason = counted(count, "line"), self._limit.reason
                 logger.warning(warning.format(lines=lines, limit=limit, reason=reason, positions=positions))
+        if self._lines[_SEVERAL] > _MANY * self._total:
+            logger.warning(_SEVERAL.format(lines=counted(self._lines[_SEVERAL], "line")))
 
     def _warnings(self, sentence: Sentence, found: Sequence[list[Hypothesis]]) -> Iterator[str]:
-        if len(sentence.tasks) > 1:
-            yield _SPLIT
-        elif sentence.length > self._limit.tokens:
-            yield _CUT
+        if not sentence.frame and sentence.target is None and has_several_sentences(sentence.text, self._language):
+            yield _SEVERAL
+        if sentence.overlong:
+            yield _SPLIT if sentence.overlong == "split" else _CUT
         for task, nbest in zip(sentence.tasks, found, strict=True):
             if sentence.prefix_is_cut:
                 yield _PREFIX_CUT

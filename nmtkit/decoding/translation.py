@@ -89,10 +89,12 @@ def translation_of(
     Of a line that was split, the best hypotheses of all parts are joined to the best candidate, and so on.
     """
     pieces = _source_pieces(sentence, source) if config.attends else None
-    candidates = tuple(compose(rank, target, config, pieces, sentence.target) for rank in zip(*found, strict=False))
+    candidates = tuple(
+        compose(rank, target, config, pieces, sentence.target, sentence.frame) for rank in zip(*found, strict=False)
+    )
     if not config.sampling:
         candidates = different_texts(candidates)
-    blank = Candidate("", alignment=() if config.alignment else None)
+    blank = Candidate("".join(sentence.frame), alignment=() if config.alignment else None)
     tokens = (*source.vocab.to_pieces([*sentence.tag, *sentence.ids]), SPECIALS[EOS]) if config.alignment else None
     given = tuple(id for task in sentence.tasks for id in task.source[:-1])
     return Translation(sentence.text, candidates or (blank,), tokens, given, len(sentence.tag))
@@ -104,6 +106,7 @@ def compose(
     config: SearchConfig,
     source: SourcePieces | None,
     given: str | None = None,
+    frame: Sequence[str] = (),
 ) -> Candidate:
     """Make a candidate of one hypothesis for each part of a line. `source` is needed if `config.attends`.
 
@@ -118,7 +121,7 @@ def compose(
         texts = [target.decode(part.ids) for part in parts]
     aligned = source if config.alignment else None
     return Candidate(
-        join(texts),
+        join(texts, frame),
         sum(part.score for part in parts),
         tuple(token for part in parts for token in (*target.vocab.to_pieces(part.ids), SPECIALS[EOS])),
         tuple(log_prob for part in parts for log_prob in part.token_log_probs),

@@ -59,15 +59,15 @@ class Translator:
         source: Tokenizer,
         target: Tokenizer,
         engine: Engine | None = None,
-        target_language: str = "",
+        languages: tuple[str, str] = ("", ""),
     ) -> None:
         """`engine` searches with the same model; by default, the model searches in this process.
 
-        If `target_language` is `mul`, a symbol that begins a line is its tag.
+        `languages` are source and target. If the target is `mul`, a symbol that begins a line is its tag.
         """
         self.model, self.source, self.target = model, source, target
         self._engine = engine or local_engine(model, target.decode)
-        self._encoder = SentenceEncoder(source, target, model.longest_sequence, target_language)
+        self._encoder = SentenceEncoder(source, target, model.longest_sequence, languages)
 
     @classmethod
     def from_checkpoint(
@@ -101,7 +101,7 @@ class Translator:
         if paths and engine.workers > 1:
             workers = Workers(paths, engine, weights, checksums_of(checkpoints, model))
         first = checkpoints[0]
-        return cls(model, first.source, first.target, workers, first.languages[1])
+        return cls(model, first.source, first.target, workers, first.languages)
 
     @overload
     def translate(
@@ -254,9 +254,10 @@ class Translator:
         """
         config, batches = config or SearchConfig(), batches or StreamConfig()
         self._check(config)
-        limit, max_tokens = SourceLimit.of(batches, self.model.longest_sequence), self.sizes(batches).max_tokens
+        limit = SourceLimit.of(batches, self.model.longest_sequence, pass_through=not config.attends)
+        max_tokens = self.sizes(batches).max_tokens
         make_batch = partial(SearchBatch, config=config, banned=self._encoder.banned(config.ban))
-        warnings = LineWarnings(limit, self.model.longest_sequence)
+        warnings = LineWarnings(limit, self.model.longest_sequence, self._encoder.languages[0])
         for chunk in lines:
             skipped = min(done, len(chunk))
             if skipped < len(chunk):

@@ -1,7 +1,7 @@
 """The lexical shortlist of a model: for each source piece, the target pieces that translate it most probably.
 
 With it, the translation of a sentence contains only the translations of its pieces and the most frequent pieces of the
-target language, so the search computes few logits (Jean et al. 2015, §3.3). `docs/reference/exports.md` describes the
+target language, so the search computes few logits (Jean et al. 2015, §3.3). `docs/how-to/export.md` describes the
 file byte by byte.
 """
 

@@ -122,7 +122,7 @@ def limit_kernel_caches() -> None:
     """Limit the kernels that torch keeps for products in bf16 on a CPU. Settings of the user win.
 
     Call it before the first product; later, it has no effect. oneDNN compiles a kernel for each shape, and the shapes
-    of sentences rarely repeat (docs/how-to/memory.md). oneDNN and torch's interface to it have a cache each.
+    of sentences rarely repeat (docs/how-to/training-speed.md). oneDNN and torch's interface to it have a cache each.
     """
     if "DNNL_PRIMITIVE_CACHE_CAPACITY" not in os.environ:
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNELS))

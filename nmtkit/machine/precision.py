@@ -1,5 +1,7 @@
-"""The device of `--device`, and the number format of `--precision`: a name for options and messages, a torch dtype for
-computations."""
+"""The device of `--device`, and the number format of `--precision`.
+
+A number format has a name for options and messages, and a torch dtype for computations.
+"""
 
 import os
 from contextlib import AbstractContextManager

@@ -92,41 +92,42 @@ class TransformerConfig(ModelConfig):
     free_options: ClassVar[frozenset[str]] = dropout_options | {"attention_window"}
     stacks: ClassVar[Mapping[str, str]] = {"encoder": "encoder_layers", "decoder": "decoder_layers"}
 
-    encoder_layers: int = option(6, min=1, max=10**4, help="Layers of the encoder, N in the paper.")
-    decoder_layers: int = option(6, min=1, max=10**4, help="Layers of the decoder.")
-    d_model: int = option(512, min=1, max=10**6, help="Width of embeddings and of every layer's output.")
+    encoder_layers: int = option(6, min=1, max=10**4, help="Encoder layers, N in the paper.")
+    decoder_layers: int = option(6, min=1, max=10**4, help="Decoder layers.")
+    d_model: int = option(512, min=1, max=10**6, help="Width of embeddings and layers.")
     d_ff: int = option(2048, min=1, max=10**6, help="Inner width of the feed-forward networks.")
     heads: int = option(8, min=1, max=10**4, help="Attention heads, h in the paper.")
     d_k: int | None = option(
-        None, min=1, max=10**6, unset="d_model / heads", help="Width of a head's queries and keys."
+        None, min=1, max=10**6, unset="d_model / heads", help="Width of each head's queries and keys."
     )
-    d_v: int | None = option(None, min=1, max=10**6, unset="d_model / heads", help="Width of a head's values.")
-    dropout: float = option(
-        0.1, min=0.0, below=1.0, help="Dropout on each sub-layer's output and on the embeddings (§5.4)."
-    )
+    d_v: int | None = option(None, min=1, max=10**6, unset="d_model / heads", help="Width of each head's values.")
+    dropout: float = option(0.1, min=0.0, below=1.0, help="Dropout on embeddings and sub-layer outputs (§5.4).")
     attention_dropout: float = option(0.0, min=0.0, below=1.0, help="Dropout on attention weights (not in the paper).")
     activation_dropout: float = option(
-        0.0, min=0.0, below=1.0, help="Dropout on the inner layer of the feed-forward networks (not in the paper)."
+        0.0, min=0.0, below=1.0, help="Dropout inside the feed-forward networks (not in the paper)."
     )
     activation: str = option(
         "relu",
         choices=("relu", "gelu", "swish"),
-        help="Activation of the feed-forward networks; the paper has relu (§3.3).",
+        help="Activation function of the feed-forward networks (§3.3).",
     )
     positions: str = option(
         "sinusoidal",
         choices=("sinusoidal", "learned", "fairseq"),
-        help="Positional encoding (§3.5); fairseq: sinusoids with the rates and the first position of that toolkit.",
+        help="Positional encoding (§3.5). fairseq: sinusoids as in that toolkit.",
     )
-    max_positions: int = option(
-        512, min=1, max=10**6, help="Longest sequence that learned positions can take, in tokens."
+    max_positions: int = option(512, min=1, max=10**6, help="Longest sequence in tokens, for learned positions.")
+    norm: str = option(
+        "post",
+        choices=("post", "pre"),
+        help="Layer norm after each residual connection (the paper), or before each sub-layer.",
     )
-    norm: str = option("post", choices=("post", "pre"), help="Layer norm after each residual (the paper), or before.")
     share_embeddings: str | None = option(
         None,
         choices=("all", "decoder", "none"),
-        unset="all, or decoder where the vocabularies are separate",
-        help="One matrix for source, target and output (the paper); one for target and output; or three.",
+        unset="all; decoder with separate vocabularies",
+        help="all: one matrix for source, target and output (the paper). decoder: one for target and output. none: "
+        "three.",
     )
     output_bias: bool = option(False, file_only=True, help="Add a learned bias to the logits (not in the paper).")
     attention_window: int | None = option(
@@ -134,7 +135,7 @@ class TransformerConfig(ModelConfig):
         min=1,
         max=10**6,
         metavar="R",
-        help="Restrict self-attention to R positions to each side; the paper's r (§4) counts the whole neighborhood.",
+        help="Limit self-attention to R positions on each side: a neighborhood of 2R + 1 (§4).",
     )
 
     def __post_init__(self) -> None:
@@ -227,11 +228,11 @@ class SeparateOutputConfig(ModelConfig):
     share_embeddings: str | None = option(
         None,
         choices=("all", "decoder", "none"),
-        unset="all, or decoder where the vocabularies are separate",
-        help="One matrix for source, target and output; one for target and output; or three.",
+        unset="all; decoder with separate vocabularies",
+        help="all: one matrix for source, target and output. decoder: one for target and output. none: three.",
     )
     separate_output: bool = option(
-        True, file_only=True, help="Give the output a matrix of its own, whatever --share-embeddings is."
+        True, file_only=True, help="Use a separate output matrix regardless of --share-embeddings."
     )
 
     @property
@@ -264,7 +265,7 @@ class WeightsConfig(Config):
     weights: str = option(
         "auto",
         choices=("auto", "trained", "ema"),
-        help="Use the weights as trained, or their moving average (ema); auto: the average if there is one.",
+        help="Use the trained weights or their moving average (ema). auto: the average if there is one.",
     )
 
 
@@ -274,11 +275,11 @@ class DeviceConfig(Config):
 
     heading: ClassVar[str] = "Device"
 
-    device: str = option("auto", metavar="NAME", help="cpu, cuda, cuda:1, …; auto: the first GPU, else the CPU.")
+    device: str = option("auto", metavar="NAME", help="cpu, cuda, cuda:1, … auto: the first GPU, else the CPU.")
     precision: str = option(
         "auto",
         choices=("auto", "fp32", "bf16", "fp16"),
-        help="Number format; auto: bf16 where the hardware multiplies it fast, else fp32. Results differ slightly "
-        "between the formats, so with auto also between machines.",
+        help="Number format. auto: bf16 if the hardware multiplies it fast, else fp32. Results differ slightly "
+        "between formats.",
     )
     threads: int | None = option(None, min=1, max=1024, unset="all available cores", help="CPU threads.")

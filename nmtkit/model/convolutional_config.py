@@ -43,10 +43,10 @@ class ConvolutionalConfig(SeparateOutputConfig):
     encoder_convolutions: str = option(
         _WMT,
         metavar="LIST",
-        help=f"Layers of the encoder as LAYERSxCHANNELS or LAYERSxCHANNELS:KERNEL; the kernel is {_KERNEL} wide by "
-        "default (convolutional models).",
+        help="Encoder layers of convolutional models, as LAYERSxCHANNELS or LAYERSxCHANNELS:KERNEL. Default kernel "
+        f"width: {_KERNEL}.",
     )
-    decoder_convolutions: str = option(_WMT, metavar="LIST", help="Layers of the decoder, in the same form.")
+    decoder_convolutions: str = option(_WMT, metavar="LIST", help="Decoder layers, in the same form.")
     d_model: int = option(768, min=1, max=10**6, help="Width of embeddings and attention.")
     d_bottleneck: int = option(
         512, min=1, max=10**6, file_only=True, help="Width of the decoder's output before a separate projection."
@@ -54,9 +54,7 @@ class ConvolutionalConfig(SeparateOutputConfig):
     dropout: float = option(
         0.2, min=0.0, below=1.0, help="Dropout on embeddings, on the input of each convolution and before the output."
     )
-    max_positions: int = option(
-        1024, min=1, max=10**6, help="Longest sequence that learned positions can take, in tokens."
-    )
+    max_positions: int = option(1024, min=1, max=10**6, help="Longest sequence in tokens, for learned positions.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

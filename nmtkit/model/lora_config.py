@@ -17,24 +17,23 @@ class LoraConfig(Config):
         min=0,
         max=10**4,
         metavar="R",
-        help="Freeze the weights of --init-from, and train an addition of rank R to each target matrix; 0: train the "
-        "weights themselves.",
+        help="Freeze the weights of --init-from and train a low-rank update of rank R for each target matrix. 0: off.",
     )
     lora_alpha: float | None = option(
-        None, above=0.0, metavar="ALPHA", unset="the rank", file_only=True, help="Multiply the additions by ALPHA / R."
+        None, above=0.0, metavar="ALPHA", unset="the rank", file_only=True, help="Multiply the updates by ALPHA / R."
     )
     lora_targets: tuple[str, ...] = option(
         (),
         metavar="PATTERN",
         unset=" ".join(_TARGETS),
         file_only=True,
-        help="The matrices to adapt, by name, such as '*feed_forward*'.",
+        help="Names of the matrices to adapt, such as '*feed_forward*'.",
     )
     lora_train: tuple[str, ...] = option(
         (),
         metavar="PATTERN",
         file_only=True,
-        help="Also train the parameters with matching names themselves, such as '*embedding*'.",
+        help="Also train the full parameters with matching names, such as '*embedding*'.",
     )
 
     @property

@@ -22,7 +22,7 @@ class RecurrentConfig(SeparateOutputConfig):
     dropout_options: ClassVar[frozenset[str]] = frozenset({"dropout"})
     free_options: ClassVar[frozenset[str]] = dropout_options
 
-    encoder_layers: int = option(4, min=2, max=100, help="LSTM layers of the encoder; the first is bidirectional.")
+    encoder_layers: int = option(4, min=2, max=100, help="LSTM layers of the encoder. The first is bidirectional.")
     decoder_layers: int = option(4, min=2, max=100, help="LSTM layers of the decoder.")
     d_model: int = option(1024, min=1, max=10**6, help="Width of embeddings, LSTM states and attention.")
     dropout: float = option(0.2, min=0.0, below=1.0, help="Dropout on the input of each LSTM.")

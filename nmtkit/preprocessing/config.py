@@ -9,11 +9,13 @@ from typing import ClassVar
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.text.languages import is_direction, is_language
+from nmtkit.text.spm_training import NORMALIZATIONS
 from nmtkit.text.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
 from nmtkit.text.user_symbols import check_symbols
 from nmtkit.text.vocabulary import SPECIALS
 
 DEFAULT_VOCAB_SIZE = 32_000
+BYTE_FALLBACK_SIZE = 1_000  #: smaller vocabularies have no byte pieces by default, which would be most of them
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
 _MAX_SHARD_BYTES = 1 << 60  # sums of two sizes stay within int64
 
@@ -34,39 +36,36 @@ REASONS: Mapping[str, tuple[str, ...]] = {
 class FilesConfig(Config):
     heading: ClassVar[str] = "Files"
 
-    source_lang: str = option("", short="s", metavar="LANG", help="Source language: the suffix of its files.")
-    target_lang: str = option("", short="t", metavar="LANG", help="Target language: the suffix of its files.")
+    source_lang: str = option("", short="s", metavar="LANG", help="Source language, the suffix of its files.")
+    target_lang: str = option("", short="t", metavar="LANG", help="Target language, the suffix of its files.")
     trainpref: tuple[str, ...] = option(
         (),
         metavar="PREFIX",
-        help="Training text: the files PREFIX.LANG of both languages, plain or .gz, .xz, .bz2; with -s mul -t mul, for "
-        "several languages told apart by tags, PREFIX.source and PREFIX.target. May be given several times: the "
-        "corpora are joined in order.",
+        help="Training text: PREFIX.LANG for both languages, plain or .gz, .xz, .bz2. Repeat to join corpora. With -s "
+        "mul -t mul, for multilingual text with tags: PREFIX.source and PREFIX.target.",
     )
     validpref: tuple[str, ...] = option(
-        (), metavar="PREFIX", help="Validation text. Repeat it for the splits valid1, valid2, …"
+        (), metavar="PREFIX", help="Validation text. Repeat for the splits valid1, valid2, …"
     )
-    testpref: tuple[str, ...] = option((), metavar="PREFIX", help="Test text. Repeat it for the splits test1, test2, …")
+    testpref: tuple[str, ...] = option((), metavar="PREFIX", help="Test text. Repeat for the splits test1, test2, …")
     destdir: Path = option(
-        Path("data-bin"), metavar="DIR", help="The dataset to write. A complete dataset there is replaced."
+        Path("data-bin"), metavar="DIR", help="Folder of the dataset to write. A complete dataset there is replaced."
     )
-    workers: int = option(
-        1, min=1, max=1024, help="Processes that share the work. The result is the same for any number."
-    )
+    workers: int = option(1, min=1, max=1024, help="Worker processes. The result does not depend on their number.")
     shard_size: str | None = option(
         None,
         metavar="SIZE",
-        help="Write each side of a split to several files of at most SIZE bytes, such as 4G (K, M, G, T: powers of "
-        "1024). If the command is killed, the same command resumes after the last complete file. Default: one file.",
+        help="Split the data into files of at most SIZE bytes, such as 500M or 4G (powers of 1024). An interrupted "
+        "command then resumes after the last complete file.",
     )
     report: Path | None = option(
-        None, metavar="FILE", help="Write a page (HTML) about the training text: what was dropped, lengths, vocabulary."
+        None, metavar="FILE", help="Write an HTML report on the training text: dropped pairs, lengths, vocabulary."
     )
     source_tag: str = option(
         "",
         metavar="TAG",
-        help="Put this tag and a space before every source line, such as '<2de>' to name the target language. It must "
-        "be one piece of the vocabulary: see --user-symbol.",
+        help="Prepend this tag to every source line, such as '<2de>' for the target language. It must be one token, "
+        "see --user-symbol.",
     )
 
     def __post_init__(self) -> None:
@@ -113,37 +112,44 @@ class VocabularyConfig(Config):
     tokenizer: str = option(
         SENTENCEPIECE,
         choices=LEARNED_KINDS,
-        help="sentencepiece: split raw text into subwords; space: the text is already segmented.",
+        help="sentencepiece: split raw text into subwords. space: the text is already segmented.",
     )
     vocab_size: int | None = option(
         None,
         above=4,
         max=10**7,
-        help="Entries of the vocabulary, including four special ones; "
-        f"if omitted: {DEFAULT_VOCAB_SIZE} subwords, or every word with --tokenizer space.",
+        unset=f"{DEFAULT_VOCAB_SIZE}, or every word with --tokenizer space",
+        help="Size of the vocabulary, including four special tokens.",
     )
     joined_vocab: bool = option(
-        True, off="separate_vocab", help="One vocabulary (and model) for both languages, or one for each."
+        True, off="separate_vocab", help="Learn a separate vocabulary for each language. Default: one for both."
     )
-    model_type: str = option("bpe", choices=("bpe", "unigram"), help="Kind of the SentencePiece model.")
+    model_type: str = option("bpe", choices=("bpe", "unigram"), help="Subword algorithm of SentencePiece.")
     character_coverage: float = option(
-        0.9995, min=0.98, max=1, help="Share of the text's characters that the subwords must be able to spell."
+        0.9995, min=0.98, max=1, help="Share of the text's characters that the subwords must cover."
     )
-    byte_fallback: bool = option(False, help="Spell unknown characters as bytes, so that nothing is unknown.")
-    spm_sample: int = option(
-        1_000_000, min=1, help="Sentences sampled to train a SentencePiece model; its memory grows with them."
+    byte_fallback: bool | None = option(
+        None,
+        unset=f"on from --vocab-size {BYTE_FALLBACK_SIZE}",
+        help="Spell unknown characters as bytes, so that no token is unknown.",
     )
-    seed: int = option(1, help="Seed of that sample.")
+    normalization: str = option(
+        "identity", choices=NORMALIZATIONS, help="Unicode normalization of the text; identity: none."
+    )
+    keep_invisible: bool = option(False, help="Keep invisible characters such as soft hyphens, which split words.")
+    split_digits: bool = option(False, help="Make each digit a piece.")
+    spm_sample: int = option(1_000_000, min=1, help="Sentences sampled to train SentencePiece. More need more memory.")
+    seed: int = option(1, help="Seed of --spm-sample.")
     min_count: int = option(1, min=1, help="With --tokenizer space: drop words that occur less often.")
     spm_model: Path | None = option(None, metavar="FILE", help="Use this SentencePiece model for both languages.")
     vocab_from: Path | None = option(
-        None, metavar="PATH", help="Use the vocabulary (and tokenizer) of this dataset or checkpoint."
+        None, metavar="PATH", help="Use the vocabulary and tokenizer of this dataset or checkpoint."
     )
     user_symbol: tuple[str, ...] = option(
         (),
         metavar="SYMBOL",
-        help="A piece that text is never split within, such as '<2de>'. Can be given several times. A vocabulary of "
-        "--vocab-from or --spm-model gets it at its end.",
+        help="Token that is never split, such as '<2de>'. Appended to the vocabulary of --vocab-from or --spm-model. "
+        "Repeatable.",
     )
 
     def __post_init__(self) -> None:
@@ -165,6 +171,13 @@ class VocabularyConfig(Config):
         return self.spm_model is None and self.vocab_from is None
 
     @property
+    def has_byte_pieces(self) -> bool:
+        """Whether a SentencePiece model that is learned spells unknown characters as bytes."""
+        if self.byte_fallback is None:
+            return (self.vocab_size or DEFAULT_VOCAB_SIZE) >= BYTE_FALLBACK_SIZE
+        return self.byte_fallback
+
+    @property
     def counts_words(self) -> bool:
         """Whether the vocabulary consists of the most frequent words."""
         return self.is_learned and self.tokenizer == SPACE
@@ -174,41 +187,45 @@ class VocabularyConfig(Config):
 class CleaningConfig(Config):
     heading: ClassVar[str] = "Cleaning (training text only)"
 
-    drop_identical: bool = option(False, help="Drop pairs with equal sides.")
+    drop_identical: bool = option(False, help="Drop pairs whose source and target are equal.")
     source_script: tuple[str, ...] = option(
         (),
         metavar="SCRIPT",
-        help="Drop pairs in which most letters of the source are not of this script, such as Latin or Han. Can be "
-        "given several times.",
+        help="Drop pairs whose source letters are mostly not of this script, such as Latin or Han. Repeatable.",
     )
-    target_script: tuple[str, ...] = option((), metavar="SCRIPT", help="The same for the target.")
+    target_script: tuple[str, ...] = option(
+        (), metavar="SCRIPT", help="Drop pairs whose target letters are mostly not of this script. Repeatable."
+    )
     langid_model: Path | None = option(
         None,
         metavar="FILE",
-        help="A fastText model that identifies languages, such as lid.176.ftz. Drop pairs in another language.",
+        help="Drop pairs in other languages, identified by this fastText model, such as lid.176.ftz.",
     )
     langid_labels: tuple[str, ...] = option(
-        (), metavar="SOURCE TARGET", count=2, help="Their names in that model, if not --source-lang and --target-lang."
+        (),
+        metavar="SOURCE TARGET",
+        count=2,
+        help="Labels of the two languages in --langid-model. Default: --source-lang and --target-lang.",
     )
     min_langid: float = option(
-        0.5, min=0, max=1, help="Drop pairs in which the model gives a side's language a smaller probability."
+        0.5, min=0, max=1, help="Minimum probability that --langid-model assigns to the language of a side."
     )
     exclude_overlap: tuple[Path, ...] = option(
         (),
         metavar="FILE",
-        help="Drop pairs with a side that is a line of this file, such as test.en, apart from case, "
-        "punctuation, spaces and the values of digits. Can be given several times.",
+        help="Drop pairs with a side that equals a line of this file, such as test.en. Ignores case, punctuation, "
+        "spaces and the values of digits. Repeatable.",
     )
     dedup: str = option(
         "none",
         bare="pair",
         choices=("none", "pair", "source", "target"),
-        help="Drop pairs that occur earlier in the training text, or whose source or target does; alone: pair.",
+        help="Drop pairs that repeat an earlier pair, source or target. Without a value: pair.",
     )
-    dedup_normalized: bool = option(False, help="Ignore case, punctuation, spaces and the values of digits in --dedup.")
-    max_length: int = option(250, min=1, help="Drop pairs in which a side has more tokens than this.")
+    dedup_normalized: bool = option(False, help="--dedup ignores case, punctuation, spaces and the values of digits.")
+    max_length: int = option(250, min=1, help="Drop pairs with a side of more than this many tokens.")
     max_ratio: float | None = option(
-        None, min=1, max=1e6, help="Drop pairs in which a side has more than this many times the tokens of the other."
+        None, min=1, max=1e6, help="Drop pairs with a side of more than this many times the tokens of the other."
     )
 
     def __post_init__(self) -> None:

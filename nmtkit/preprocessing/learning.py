@@ -19,13 +19,13 @@ from nmtkit.preprocessing.scan import Corpus, Scan, Words, is_usable, read_block
 from nmtkit.storage.files import map_numbers
 from nmtkit.text.languages import includes, side_names
 from nmtkit.text.reading import read_bytes
+from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import (
     SPACE,
     SentencePieceTokenizer,
     SpaceTokenizer,
     Tokenizer,
     shares_vocabulary,
-    train_sentencepiece,
 )
 from nmtkit.text.user_symbols import add_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
@@ -101,6 +101,8 @@ def learn_tokenizers(
     else:
         sides = [(0, 1)] if config.joined_vocab else [(0,), (1,)]
         logger.info("training %s", counted(len(sides), "SentencePiece model"))
+        if config.byte_fallback is None and not config.has_byte_pieces:
+            logger.info("small vocabulary: unseen characters become unknown pieces (--byte-fallback spells them)")
         text = TrainingText(corpora, scan.usable, marks)
         train = functools.partial(_train, config=config, text=text, languages=languages)
         with working("training SentencePiece"):
@@ -151,7 +153,10 @@ def _train(sides: tuple[int, ...], config: VocabularyConfig, text: TrainingText,
             vocab_size=config.vocab_size or DEFAULT_VOCAB_SIZE,
             model_type=config.model_type,
             character_coverage=config.character_coverage,
-            byte_fallback=config.byte_fallback,
+            byte_fallback=config.has_byte_pieces,
+            normalization=config.normalization,
+            split_digits=config.split_digits,
+            keep_invisible=config.keep_invisible,
             threads=TRAINING_THREADS,
             user_symbols=config.user_symbol,
         )

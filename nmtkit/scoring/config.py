@@ -20,22 +20,21 @@ class ScoreConfig(Config):
     reference: tuple[Path, ...] = option(
         (),
         metavar="FILE",
-        help="The reference, a line for each line of the translation. May be given several times, for several "
-        "references.",
+        help="Reference, one line per line of the translation. Repeat for several references.",
     )
     target_lang: str = option(
         "",
         short="t",
         metavar="LANG",
-        help="Language of the translation, such as de, for its tokenization. Moses's tokenization supports de, en and "
-        "fr.",
+        help="Language of the translation, such as de, which selects the tokenizer. Moses's tokenizer supports de, en "
+        "and fr.",
     )
     tokenize: str | None = option(
         None,
         choices=TOKENIZATIONS,
         unset="by language: ja-mecab, ko-mecab, zh, char or 13a",
-        help="Tokenization of sacreBLEU's BLEU. ja-mecab and ko-mecab need pip install 'sacrebleu[ja]' or "
-        "'sacrebleu[ko]'; flores101, flores200 and spBLEU-1K download a model.",
+        help="Tokenizer of sacreBLEU's BLEU. ja-mecab and ko-mecab need pip install 'sacrebleu[ja]' or "
+        "'sacrebleu[ko]'. flores101, flores200 and spBLEU-1K download a model.",
     )
 
     def __post_init__(self) -> None:
@@ -51,7 +50,5 @@ class ScoreConfig(Config):
 class SignificanceConfig(Config):
     heading: ClassVar[str] = "Confidence and significance"
 
-    confidence: bool = option(False, help="Print the 95 % confidence interval of each score, by bootstrap resampling.")
-    paired_bs: bool = option(
-        False, help="Test whether each system differs from the first, the baseline, by paired bootstrap resampling."
-    )
+    confidence: bool = option(False, help="Print 95 % confidence intervals by bootstrap resampling.")
+    paired_bs: bool = option(False, help="Compare each system with the first one by paired bootstrap resampling.")

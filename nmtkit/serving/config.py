@@ -16,33 +16,32 @@ _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#A-Z]+")  # as browsers sen
 class ServeConfig(Config):
     heading: ClassVar[str] = "Server"
 
-    port: int = option(8080, min=0, max=65535, help="The port to listen on; 0 picks a free one.")
+    port: int = option(8080, min=0, max=65535, help="Port to listen on. 0 picks a free one.")
     host: str = option(
         "127.0.0.1",
         metavar="NAME",
-        help="The address or name to listen on: by default this machine only, 0.0.0.0 and :: for all interfaces.",
+        help="Address or name to listen on. 0.0.0.0 and :: listen on all interfaces.",
     )
     max_request_chars: int = option(
         100_000,
         min=1,
-        metavar="N",
-        help="Most characters of a request after NFKC normalization, times its nbest; more get status 413. Limits the "
-        "time that one request takes.",
+        help="Maximum characters of a request after NFKC normalization, times its nbest. More get status 413.",
     )
     max_queue: int = option(
         10_000,
         min=1,
         metavar="LINES",
-        help="Most lines in the queue; a request that would exceed it gets status 429, and one with more lines 413.",
+        help="Maximum lines in the queue. A request that does not fit gets status 429. A request with more lines gets "
+        "413.",
     )
     cors_origin: tuple[str, ...] = option(
         (),
         metavar="ORIGIN",
-        help="An origin whose web pages may use the server from a browser, such as https://example.org; * allows all. "
-        "May be repeated.",
+        help="Origin whose web pages may use the server from a browser, such as https://example.org. *: all. "
+        "Repeatable.",
     )
     access_log: bool = option(
-        False, help="Log each request: client, method, path, status, bytes of the answer, milliseconds."
+        False, help="Log each request: client, method, path, status, bytes of the response, milliseconds."
     )
 
     def __post_init__(self) -> None:

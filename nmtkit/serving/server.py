@@ -42,11 +42,12 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
         request_files = RequestFiles(options.requests)
         checkpoints = [load_checkpoint(path) for path in paths]
         translator = Translator.of(checkpoints, options.engine, options.weights, paths)
+        batches = replace(options.batches, split_sentences=options.batches.split_sentences is not False)
 
         def translate(
             lines: Sequence[str], search: SearchConfig, advance: Callable[[int], None]
         ) -> Iterator[Translation]:
-            return translator.stream_chunks(request_files.attach([lines]), search, options.batches, advance)
+            return translator.stream_chunks(request_files.attach([lines]), search, batches, advance)
 
         list(translate(["A first one."], replace(options.search, alignment=True), lambda done: None))
         metrics = Metrics()

@@ -15,6 +15,7 @@ import numpy as np
 _VARINT_BYTES = 10  # of 64 bits
 _SPACE = "▁"  # how pieces spell a space
 _SPLIT_SYMBOL = 1000  # a field that SentencePiece reserves for extensions, and skips
+_KEEPS_INVISIBLE = 1001  # another such field
 _TRIE_LABEL = 0x800000FF  # the bits of a trie's unit that tell whether it is a value, and for which byte it is
 
 
@@ -124,6 +125,16 @@ def read_split_symbols(model: bytes) -> list[str]:
         raise ValueError(f"not a SentencePiece model ({error})") from error
 
 
+def mark_invisible_kept(model: bytes) -> bytes:
+    """Record in a serialized model that its text keeps invisible characters, see `nmtkit.text.invisible`."""
+    return model + _INVISIBLE_KEPT
+
+
+def keeps_invisible(model: bytes) -> bool:
+    """Whether `mark_invisible_kept` was applied to a serialized model."""
+    return _INVISIBLE_KEPT in model  # reading all fields would take a tenth of a second
+
+
 def _message(number: int, content: bytes) -> bytes:
     """Encode a field of bytes."""
     return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
@@ -135,6 +146,9 @@ def _encode_varint(value: int) -> bytes:
         encoded.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*encoded, value])
+
+
+_INVISIBLE_KEPT = _message(_KEEPS_INVISIBLE, b"invisible characters are kept")
 
 
 def _read_model(model: bytes) -> tuple[ModelType, list[Piece]]:

@@ -6,13 +6,13 @@ nmt-preprocess learns the kinds of `LEARNED_KINDS`. Models of other toolkits hav
 import codecs
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, NamedTuple, Protocol
 
-from nmtkit.config import flag
 from nmtkit.errors import UserError
+from nmtkit.text.invisible import without_invisible
 from nmtkit.text.moses_bpe import FINAL_MARK, INNER_MARK, MOSES_BPE, MosesBpeTokenizer
-from nmtkit.text.spm_model import PieceType, read_model, read_split_symbols
+from nmtkit.text.spm_model import PieceType, keeps_invisible, read_model, read_split_symbols
 from nmtkit.text.vocabulary import SPECIALS, UNK, Vocabulary, symbol_pattern
 from nmtkit.wording import quoted
 
@@ -26,8 +26,6 @@ _TAG_WORD = re.compile(r"<[^<>]+>|>>[^<>]+<<|\[[^][]+\]|__\w+__")
 _SPACE = "▁"  # how SentencePiece spells a space
 _MARKS = (_SPACE, INNER_MARK, FINAL_MARK)  # of subwords
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-# nmt-preprocess has options of the same names.
-_SENTENCEPIECE_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")
 
 
 class Tokenizer(Protocol):
@@ -93,13 +91,17 @@ def decode_reference(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 class SentencePieceTokenizer:
-    """Tokenizes raw text by a SentencePiece model. The ids of the model are mapped to those of the vocabulary."""
+    """Tokenizes raw text by a SentencePiece model. The ids of the model are mapped to those of the vocabulary.
+
+    Invisible characters are dropped first, unless the model records that it keeps them.
+    """
 
     kind = SENTENCEPIECE
 
     def __init__(self, model: bytes) -> None:
         self.model = model
         self._processor = _load_processor(model)
+        self._keeps_invisible = keeps_invisible(model)
         size, unknown = self._processor.get_piece_size(), self._processor.unk_id()
         model_ids = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
         pieces = [self._processor.id_to_piece(i) for i in model_ids]
@@ -118,13 +120,18 @@ class SentencePieceTokenizer:
         return _user_defined(self.model)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        if not self._keeps_invisible:
+            lines = list(map(without_invisible, lines))
         encoded: list[list[int]] = _encode(self._processor, lines, int)
         if self._same_ids:
             return encoded
         return [[self._to_vocab[i] for i in sentence] for sentence in encoded]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return _on_one_line(self._processor.decode([self._to_model[i] for i in ids]))
+        text = self._processor.decode([self._to_model[i] for i in ids])
+        if "\ufffd" in text:
+            text = self._processor.decode([self._to_model[i] for i in _without_broken_characters(ids, self.vocab)])
+        return _on_one_line(text)
 
     def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
         added = _surfaces(self.vocab.to_pieces(ids))
@@ -221,6 +228,15 @@ def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
         if not all(isinstance(line, str) for line in lines):
             raise
         raise UserError("the text has a lone surrogate, which is not a character") from error
+
+
+def _without_broken_characters(ids: Sequence[int], vocab: Vocabulary) -> Iterator[int]:
+    """The ids without byte pieces that spell no character."""
+    for is_byte, group in groupby(ids, lambda number: bool(_BYTE_PIECE.fullmatch(vocab.pieces[number]))):
+        if is_byte:
+            spelled = bytes(int(vocab.pieces[number][3:5], 16) for number in group).decode(errors="ignore")
+            group = iter(vocab.to_ids(f"<0x{byte:02X}>" for byte in spelled.encode()))
+        yield from group
 
 
 def _on_one_line(text: str) -> str:
@@ -352,69 +368,3 @@ def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str
             yield f"piece {number} of its {side} vocabulary is {theirs!r}, not {ours!r}"
     if (a.kind, a.model) != (b.kind, b.model):
         yield f"its {side} text is split into pieces by another tokenizer"
-
-
-_LONGEST_SENTENCE = 4192  # bytes; SentencePiece learns nothing from longer ones
-
-
-def _cut(sentence: str) -> Iterator[str]:
-    """Cut a sentence into parts that are short enough for SentencePiece, before spaces if there are any."""
-    content = sentence.encode()
-    while len(content) > _LONGEST_SENTENCE:
-        end = content.rfind(b" ", 1, _LONGEST_SENTENCE + 1)
-        if end < 0:
-            end = _LONGEST_SENTENCE
-            while content[end] & 0xC0 == 0x80:  # within a character
-                end -= 1
-        yield content[:end].decode()
-        content = content[end:]
-    yield content.decode()
-
-
-def train_sentencepiece(
-    sentences: Iterable[str],
-    *,
-    vocab_size: int,
-    model_type: str,
-    character_coverage: float,
-    byte_fallback: bool,
-    threads: int,
-    user_symbols: Sequence[str] = (),
-) -> bytes:
-    """Train a SentencePiece model on `sentences`, and return the content of its file.
-
-    Its ids are those of the vocabulary: PAD, UNK, BOS and EOS, then `user_symbols`, then what it learns. Raises
-    UserError if SentencePiece fails, most often because the text is too small for `vocab_size`.
-    """
-    import io
-
-    from sentencepiece import SentencePieceTrainer
-
-    pad, unk, bos, eos = SPECIALS
-    content = io.BytesIO()
-    try:
-        SentencePieceTrainer.train(
-            sentence_iterator=chain.from_iterable(map(_cut, sentences)),
-            model_writer=content,
-            vocab_size=vocab_size,
-            model_type=model_type,
-            character_coverage=character_coverage,
-            byte_fallback=byte_fallback,
-            user_defined_symbols=list(user_symbols),
-            num_threads=threads,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            pad_piece=pad,
-            unk_piece=unk,
-            bos_piece=bos,
-            eos_piece=eos,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2]  # after the position in SentencePiece's source code
-        reason = reason or str(error)
-        reason = _SENTENCEPIECE_OPTION.sub(lambda option: flag(option[1]), reason)
-        raise UserError(f"--vocab-size {vocab_size}: SentencePiece failed: {reason}") from error
-    return content.getvalue()

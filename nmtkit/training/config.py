@@ -22,35 +22,34 @@ _OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard"
 class BatchConfig(Config):
     heading: ClassVar[str] = "Batches"
 
-    batch_tokens: int = option(25000, min=1, help="Target tokens of one update, over all devices (§5.1).")
+    batch_tokens: int = option(25000, min=1, help="Target tokens per update, over all devices (§5.1).")
     max_tokens: int = option(
         AUTO,
         min=0,
         words={"auto": AUTO},
         unset="auto",
-        help="Limit of one micro-batch on one device: tokens of source and of target, with padding. Packing adds "
-        "1 to 128 tokens of padding to each. auto: on a GPU as many as fit into its memory, at most --batch-tokens "
-        f"divided by the devices, determined when a run begins; {CPU_TOKENS} on a CPU.",
+        help="Size of a micro-batch on one device, in tokens per side, including padding. auto: as many as fit into "
+        f"GPU memory, or {CPU_TOKENS} on a CPU.",
     )
     packing: str = option(
         "auto",
         choices=("auto", "on", "off"),
-        help="Concatenate sentences of all lengths in micro-batches, without padding. auto: on GPUs where torch has an "
-        "attention kernel for it, for a Transformer in 16 bits without attention dropout.",
+        help="Concatenate sentences in micro-batches instead of padding them. auto: on GPUs that have an attention "
+        "kernel for it.",
     )
     mix: str | None = option(
         None,
         metavar="N,N,…",
         unset="by size",
-        help="Weights of several datasets, such as 4,1,1: their shares of the target tokens of each update.",
+        help="Shares of several datasets in the target tokens of each update, such as 4,1,1.",
     )
     mix_temperature: float | None = option(
         None,
         above=0.0,
         metavar="T",
         unset="1",
-        help="Without --mix, the share of a dataset is proportional to its target tokens to the power of 1/T: higher "
-        "values favor small datasets.",
+        help="Without --mix: a dataset's share is its target tokens to the power of 1/T. Higher values favor small "
+        "datasets.",
     )
     seed: int = option(1, min=0, max=2**63 - 1, help="Seed of initial weights, data order and dropout.")
     subword_sampling: float = option(
@@ -58,8 +57,8 @@ class BatchConfig(Config):
         min=0.0,
         max=1.0,
         metavar="P",
-        help="Sample the pieces of training sentences anew in every epoch: the share of BPE merges to drop, or α of a "
-        "unigram model (0.1 is usual for both); 0: never. Updates are planned by the stored pieces.",
+        help="Resample the subwords of training sentences in every epoch: BPE-dropout rate, or α of a unigram model "
+        "(usually 0.1). 0: off.",
     )
 
     def __post_init__(self) -> None:
@@ -101,7 +100,7 @@ class LoadingConfig(Config):
     heading: ClassVar[str] = BatchConfig.heading
 
     num_workers: int = option(
-        1, min=0, max=1024, help="Threads that prepare micro-batches ahead of time; 0: none. Does not change results."
+        1, min=0, max=1024, help="Threads that prepare micro-batches ahead of time. 0: none. Does not change results."
     )
 
 
@@ -112,27 +111,28 @@ class OptimizerConfig(Config):
     lr_schedule: str = option(
         "paper",
         choices=("paper", "inverse-sqrt", "linear", "cosine", "constant"),
-        help="Learning rate schedule; each begins with a linear warm-up. paper: d_model^-0.5 · min(update^-0.5, "
-        "update · warmup^-1.5) (§5.3); the others rise to --lr, then fall or stay; linear and cosine would reach 0 "
-        "one update after --max-updates.",
+        help="Learning rate schedule after a linear warm-up. paper: d_model^-0.5 · update^-0.5 (§5.3). The others "
+        "peak at --lr. linear and cosine fall to 0 at --max-updates.",
     )
-    lr: float = option(5e-4, above=0.0, help="Highest learning rate of every schedule except the paper's.")
-    lr_scale: float = option(1.0, above=0.0, help="Multiplies the paper's schedule.")
+    lr: float = option(5e-4, above=0.0, help="Peak learning rate of every schedule except paper.")
+    lr_scale: float = option(1.0, above=0.0, help="Factor of the learning rate of --lr-schedule paper.")
     warmup_updates: int = option(4000, min=1, help="Updates of linear warm-up.")
     adam_beta1: float = option(0.9, min=0.0, below=1.0, help="Adam's β1.")
     adam_beta2: float = option(0.98, min=0.0, below=1.0, help="Adam's β2.")
     adam_eps: float = option(1e-9, min=1e-30, help="Adam's ε.")
     weight_decay: float = option(0.0, min=0.0, help="Decoupled weight decay (not in the paper).")
-    label_smoothing: float = option(0.1, min=0.0, below=1.0, help="ε_ls (§5.4).")
-    clip_norm: float = option(0.0, min=0.0, help="Scale larger gradients down to this norm; 0: never.")
+    label_smoothing: float = option(0.1, min=0.0, below=1.0, help="Label smoothing, ε_ls in the paper (§5.4).")
+    clip_norm: float = option(0.0, min=0.0, help="Clip gradients to this norm. 0: off.")
     ema: float = option(
         0.0,
         min=0.0,
         below=1.0,
         metavar="DECAY",
-        help="Keep a moving average of the weights (0.9999 is usual), and validate and translate with it; 0: none.",
+        help="Validate and translate with a moving average of the weights. Usual decay: 0.9999. 0: off.",
     )
-    max_skips: int = option(10, min=1, help="Stop after this many updates in a row with a gradient that is not finite.")
+    max_skips: int = option(
+        10, min=1, help="Stop after this many consecutive updates with a gradient that is not finite."
+    )
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,10 @@ class StopConfig(Config):
     max_updates: int = option(100_000, min=1, help="Stop after this many updates.")
     max_epochs: int | None = option(None, min=1, help="Stop after this many epochs.")
     max_minutes: float | None = option(
-        None, above=0.0, help="Stop after this much training time, including earlier starts of the run."
+        None, above=0.0, help="Stop after this many minutes of training, including those before the run was resumed."
     )
-    patience: int | None = option(None, min=1, help="Stop after this many validations in a row without a new best.")
-    dry_run: bool = option(False, help="Check everything, time one update, and exit; nothing is written.")
+    patience: int | None = option(None, min=1, help="Stop after this many consecutive validations without a new best.")
+    dry_run: bool = option(False, help="Check everything, time one update, and exit. Writes nothing.")
 
 
 @dataclass(frozen=True)
@@ -155,18 +155,18 @@ class ValidationConfig(Config):
     validate_every: int | None = option(
         None,
         min=1,
-        metavar="N",
         unset="1000; none with --validate-epochs",
-        help="Updates between validations on split 'valid'.",
+        help="Updates between validations on the split valid.",
     )
     validate_epochs: int | None = option(
         None,
         min=1,
-        metavar="N",
-        help="Validate at the end of every N-th epoch; --patience then counts only these validations.",
+        help="Validate every N epochs. --patience then counts only these validations.",
     )
-    valid_bleu: bool = option(False, help="Also translate it, and select the best checkpoint by sacreBLEU.")
-    valid_beam: int = option(1, min=1, max=MAX_BEAM, help="Beam for --valid-bleu; 1 is greedy.")
+    valid_bleu: bool = option(
+        False, help="Also translate the split valid, and select the best checkpoint by sacreBLEU."
+    )
+    valid_beam: int = option(1, min=1, max=MAX_BEAM, help="Beam size of --valid-bleu. 1: greedy search.")
 
     @property
     def updates(self) -> int | None:
@@ -179,27 +179,27 @@ class CheckpointConfig(Config):
     heading: ClassVar[str] = "Checkpoints and logs"
 
     save_dir: Path = option(
-        Path("checkpoints"), metavar="DIR", help="Folder of checkpoints; training resumes from those in it."
+        Path("checkpoints"), metavar="DIR", help="Folder of checkpoints. Training resumes from the newest one in it."
     )
     save_every: int | None = option(
-        None, min=1, metavar="N", help="Updates between checkpoints; there is also one at each validation."
+        None, min=1, help="Updates between checkpoints, in addition to one at each validation."
     )
     save_epochs: int | None = option(
         None,
         min=1,
-        metavar="N",
-        help="Save at the end of every N-th epoch. --keep-last and nmt-average --last then count these checkpoints and "
-        "those of --save-every; the next checkpoint replaces any other.",
+        help="Save every N epochs. --keep-last and nmt-average --last then count only these checkpoints and those of "
+        "--save-every. Others are replaced by the next one.",
     )
     save_minutes: float = option(
         10.0,
         min=0.0,
-        help="Minutes between checkpoints (10 in §6.1); 0: none, and --keep-last ignores checkpoints saved by signals.",
+        help="Minutes between checkpoints (10 in §6.1). 0: off; --keep-last then ignores checkpoints saved on a "
+        "signal.",
     )
     keep_last: int = option(10, min=1, metavar="N", help="Keep the newest N checkpoints.")
     keep_best: int = option(1, min=0, metavar="N", help="Also keep the best N checkpoints.")
     log_every: int = option(100, min=1, metavar="N", help="Updates between log lines.")
-    tensorboard: Path | None = option(None, metavar="DIR", help="Also write the numbers for TensorBoard.")
+    tensorboard: Path | None = option(None, metavar="DIR", help="Also write metrics for TensorBoard.")
 
 
 @dataclass(frozen=True)
@@ -207,10 +207,10 @@ class ComputeConfig(Config):
     heading: ClassVar[str] = "Speed and memory"
 
     activation_checkpointing: bool = option(
-        False, help="Recompute activations inside layers in the backward pass: less memory, more time, same result."
+        False, help="Recompute activations in the backward pass: less memory, more time, same results."
     )
     compile: bool = option(
-        False, help="For GPUs: compile the model with torch.compile. The start takes a minute or more."
+        False, help="Compile the model with torch.compile, on a GPU. Startup takes a minute or more."
     )
 
 
@@ -221,15 +221,16 @@ class FineTuningConfig(Config):
     init_from: Path | None = option(
         None,
         metavar="CHECKPOINT",
-        help="Initial weights, and model options unless --arch is given; ignored once --save-dir holds checkpoints.",
+        help="Initialize the weights from this checkpoint, and the model options unless --arch is given. Ignored once "
+        "--save-dir contains checkpoints.",
     )
     freeze: tuple[str, ...] = option(
         (),
         metavar="PATTERN",
-        help="Do not train the parameters with matching names, such as 'encoder.*'; can be given several times.",
+        help="Do not train parameters with matching names, such as 'encoder.*'. Repeatable.",
     )
     reset_progress: bool = option(
-        False, help="Resume at epoch 1, also of other data, without a best validation so far."
+        False, help="Resume at epoch 1 and forget the best validation. Allows different data."
     )
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,12 +35,17 @@ from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Sample
 from nmtkit.wording import format_value
 
+OnMetrics = Callable[[dict[str, Any]], object]  #: takes a row of metrics.jsonl
+
 
 class RunLog:
     """Logs a run, and records its numbers in the process that opens the metrics."""
 
-    def __init__(self, options: TrainingOptions, ranks: Ranks, cost: Cost, save_dir: SaveDir) -> None:
+    def __init__(
+        self, options: TrainingOptions, ranks: Ranks, cost: Cost, save_dir: SaveDir, on_metrics: OnMetrics | None = None
+    ) -> None:
         self.options, self.ranks, self.cost, self.save_dir = options, ranks, cost, save_dir
+        self.on_metrics = on_metrics
         self.metrics: MetricsWriter | None = None
         self.updates_per_epoch = 0  # until the first update is planned
         self.description = Report("training")  # shown as a table once the plan is known
@@ -145,5 +150,7 @@ class RunLog:
             if self.metrics is not None:
                 report(event, {"update": update, **values}, table)
                 self.metrics.write(event, update, values, samples)
+                if self.on_metrics is not None:
+                    self.on_metrics({"event": event, "update": update, **values})
 
         self.ranks.run_on_main(write)

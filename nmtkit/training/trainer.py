@@ -39,7 +39,7 @@ from nmtkit.training.optim import learning_rate
 from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.record import is_interim
 from nmtkit.training.resuming import resume
-from nmtkit.training.run_log import RunLog
+from nmtkit.training.run_log import OnMetrics, RunLog
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
 from nmtkit.training.state import RunState, Window, restore
@@ -72,10 +72,13 @@ class Outcome:
     target_tokens: Sequence[int]  #: by dataset
 
 
-def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -> None:
-    """Train a model on a dataset folder, and on those of `others` in the proportions of the options.
+def train(
+    folder: Path, options: TrainingOptions, others: Sequence[Path] = (), on_metrics: OnMetrics | None = None
+) -> None:
+    """Train a model on a dataset folder, and on the folders `others` in the proportions of the options.
 
-    Resumes from the newest checkpoint in the save folder, if there is one.
+    Resumes from the newest checkpoint in the save folder, if there is one. The main process calls `on_metrics` with
+    each row of metrics.jsonl: `event`, `update`, and the numbers of that event.
     Under torchrun this is one of the processes that train together. Raises Interrupted after a signal to stop, and if
     stderr has lost its reader.
     """
@@ -90,7 +93,7 @@ def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -
         with memory_for_model(data.first, options, ranks.device):
             options = with_batches_of_device(data, options, ranks)
             with working("creating the model"):
-                trainer = ranks.run_on_all(lambda: Trainer(data, options, ranks))
+                trainer = ranks.run_on_all(lambda: Trainer(data, options, ranks, on_metrics))
             ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **data.checksums()})
             trainer.dry_run() if options.stop.dry_run else trainer.fit()
 
@@ -98,7 +101,9 @@ def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -
 class Trainer:
     """One training run, as one of its ranks sees it."""
 
-    def __init__(self, data: TrainingData, options: TrainingOptions, ranks: Ranks) -> None:
+    def __init__(
+        self, data: TrainingData, options: TrainingOptions, ranks: Ranks, on_metrics: OnMetrics | None = None
+    ) -> None:
         self.data, self.options, self.ranks = data, options, ranks
         data.check_lengths(options.batches, options.model)
         self.loader = Loader(
@@ -127,7 +132,7 @@ class Trainer:
         self.stop_signal = 0  # the signal to stop that all ranks know of
         self.save_dir = SaveDir(options.checkpoints)
         self.saver = Saver(data, options, self.learner, self.validator, self.save_dir, ranks)
-        self.log = RunLog(options, ranks, self.cost, self.save_dir)
+        self.log = RunLog(options, ranks, self.cost, self.save_dir, on_metrics)
 
     def fit(self) -> None:
         """Train until an option or a signal stops the run; validate and save on the way and at the end."""

@@ -14,28 +14,12 @@ from pathlib import Path
 
 import pytest
 from make_corpus import english, make, ravic
+from pages import FROM_MODEL, FROM_TEXT, GUIDES
 from patience import PATIENCE
 from repository import PYTHON, ROOT
 
 DOCS = ROOT / "docs"
 SIZES = {"train": 300, "val": 8, "test_2016_flickr": 5}
-FROM_TEXT = ("tutorials/first-model.md", "reference/python-training.md")  # these pages begin with text
-FROM_MODEL = (  # these begin with the dataset and the model of index.md
-    "tutorials/fine-tuning.md",
-    "tutorials/many-devices.md",
-    "tutorials/parsing.md",
-    "tutorials/serving.md",
-    "how-to/train.md",
-    "how-to/mix-datasets.md",
-    "how-to/multilingual.md",
-    "how-to/other-architectures.md",
-    "how-to/resume.md",
-    "how-to/memory.md",
-    "how-to/training-speed.md",
-    "how-to/monitor.md",
-    "reference/http-api.md",
-    "reference/python-translating.md",
-)
 # Options that the commands get in addition, unless one of the words after them is given: small sizes, and what they
 # follow from.
 SMALLER = {
@@ -128,13 +112,6 @@ def test_commands_of_a_page_that_starts_from_a_model_run(page: str, with_model: 
 
 
 def test_every_documentation_page_with_commands_is_tested() -> None:
-    pages = [
-        *DOCS.glob("tutorials/*.md"),
-        *DOCS.glob("reference/*.md"),
-        *DOCS.glob("explanation/*.md"),
-        DOCS / "index.md",
-    ]
-    with_commands = {
-        page.relative_to(DOCS).as_posix() for page in pages if BLOCK.search(page.read_text(encoding="utf-8"))
-    }
-    assert with_commands - {"index.md", *FROM_TEXT, *FROM_MODEL} == set()
+    with_commands = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if scripts(str(page))}
+    guides = {f"how-to/{guide}.md" for guide in (*GUIDES, "python")}  # the code of the last: tests/decoding
+    assert with_commands == {"index.md", *FROM_TEXT, *FROM_MODEL} | guides

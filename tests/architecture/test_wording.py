@@ -49,3 +49,10 @@ def test_a_long_text_keeps_its_ends() -> None:
     shown = quoted("begin" + "x" * 99 + "end")
     assert shown.startswith("'begin")
     assert shown.endswith("end'")
+
+
+def test_a_deep_or_wide_value_is_short() -> None:
+    deep: list[object] = []
+    for _ in range(10**5):
+        deep = [deep]
+    assert max(len(quoted(value)) for value in (deep, [["x" * 999] * 999] * 999, {"x" * 99: 10**999})) < 70

@@ -34,6 +34,10 @@ def test_table_1_is_measured() -> None:
 def test_the_exponent_of_a_power_law_is_recovered(b: float) -> None:
     sizes = [64.0, 128.0, 256.0]
     assert table1.exponent(sizes, [0.3 * size**b for size in sizes]) == pytest.approx(b)
+    largest = [int(2.0 ** (6 + number)) for number in range(table1.FITTED)]
+    costs = [table1.Cost(9.0, 9.0), *(table1.Cost(0.3 * size**b, 1.0) for size in largest)]
+    sweep = table1.Sweep("n", [1, *largest], {"layer": costs})
+    assert sweep.exponent("layer", "milliseconds") == pytest.approx(b)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ NEEDED = {
     "generate": ["--checkpoint", "missing.pt"],
     "score": ["missing", "--reference", "missing", "-t", "de"],
 }
-NOT_TRIED = {"--help", "-h", "--version", "--debug"}  # these end differently
+NOT_TRIED = {"--help", "--help-all", "-h", "--version", "--debug"}  # these end differently
 VALUES = (
     *("", " ", "-", "--", "0", "-1", "1_000", "0x10", "1e400", "nan", "-inf", "9" * 400, "auto", "true", "{}"),
     *("a\nb\n", "\x1b]0;owned\x07", "\x9b2J", "\u202edetar", "\udc80", "🙂", "..", "x" * 300),

@@ -27,7 +27,8 @@ from nmtkit.decoding.inputs import SplitInput
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.translator import Translator
 from nmtkit.scoring.bleu import bleu, chrf
-from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.text.spm_training import train_sentencepiece
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import UNK, Vocabulary
 
 FAST = ("--beam", 2, "--max-len-b", 3)
@@ -164,6 +165,14 @@ def test_a_split_is_translated_and_scored(generate: Run, tiny_checkpoint: Path, 
     refused(generate(folder, "--sacrebleu", "--reference", reference, "--quiet"), "has 2 lines, the input has 3")
 
 
+@pytest.mark.parametrize("piped", [False, True])
+def test_an_empty_input_is_not_scored(generate: Run, tmp_path: Path, piped: bool) -> None:
+    (tmp_path / "reference.de").touch()
+    done = generate("--sacrebleu", "--reference", tmp_path / "reference.de", "--quiet", piped=piped)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    assert b"there is nothing to score" in done.stderr
+
+
 def test_subword_marks_in_the_reference_give_a_warning_where_words_are_counted(generate: Run, tmp_path: Path) -> None:
     reference = tmp_path / "reference.de"
     reference.write_text("der h@@ und\n\n▁ei ne ▁kat ze\n", encoding="utf-8")
@@ -217,7 +226,7 @@ def test_reading_from_a_terminal_prints_a_hint(tiny_checkpoint: Path) -> None:
     assert err.splitlines()[0].endswith(b"reading from the terminal: press Enter to translate a line, Ctrl-D to finish")
 
 
-def test_a_dataset_of_another_vocabulary_is_refused(
+def test_a_dataset_of_another_vocabulary_or_direction_is_refused(
     generate: Run, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     from nmtkit.text.tokenizer import SpaceTokenizer
@@ -226,6 +235,9 @@ def test_a_dataset_of_another_vocabulary_is_refused(
     other = make_checkpoint()
     other.source = SpaceTokenizer(Vocabulary([*SPECIALS, "dog"]))
     refused(generate(write_dataset(tmp_path / "data", other)), "different vocabularies", "--input")
+    other = make_checkpoint()
+    other.source_language, other.target_language = other.languages[::-1]
+    refused(generate(write_dataset(tmp_path / "opposite", other)), "is de-en", "translates en-de")
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------

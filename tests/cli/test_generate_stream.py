@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,6 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -102,6 +102,17 @@ def test_a_reader_returns_available_lines_and_reads_ahead_within_its_limit() -> 
         time.sleep(0.002)
         assert len(read) <= len(seen) + 8  # the last one waits for its place
     assert seen == list(range(100))
+
+
+def test_an_error_of_the_source_is_raised_after_the_items_read_before_it() -> None:
+    def source() -> Iterator[int]:
+        yield from range(3)
+        raise OSError("gone")
+
+    seen: list[int] = []
+    with pytest.raises(OSError, match="gone"):
+        seen.extend(item for chunk in chunks_as_they_come(source(), 2) for item in chunk)
+    assert seen == [0, 1, 2]
 
 
 # Whatever ends it ------------------------------------------------------------------------------------------------
@@ -212,22 +223,44 @@ def test_a_partial_output_that_does_not_match_is_not_resumed(
     assert (tmp_path / "out.de.partial").read_bytes() == left
 
 
-def test_resume_without_a_partial_output_starts_at_the_first_line(
+def test_resume_without_a_partial_output_and_the_reverse_start_at_the_first_line(
     generate: Run, expected: bytes, tmp_path: Path
 ) -> None:
-    done = generate("--output", tmp_path / "out.de", "--resume", input=TEXT)
-    assert done.returncode == 0
-    assert (tmp_path / "out.de").read_bytes() == expected
+    for arguments in (("--resume",), ()):
+        done = generate("--output", tmp_path / "out.de", *arguments, input=TEXT)
+        assert done.returncode == 0
+        assert (tmp_path / "out.de").read_bytes() == expected
+        (tmp_path / "out.de.partial").write_bytes(b"old\n" * 9999)
+
+
+def test_resuming_requires_a_regular_output_file(generate: Run) -> None:
+    for arguments, word in (((), b"--resume needs --output FILE"), (("--output", "/dev/null"), b"not a regular file")):
+        done = generate("--resume", *arguments, input=TEXT)
+        assert (done.returncode, word in done.stderr) == (2, True)
+
+
+def test_differently_rounded_scores_do_not_prevent_resuming(generate: Run, tmp_path: Path) -> None:
+    whole = generate("--format", "tsv", input=TEXT).stdout
+    left = re.sub(rb"-[0-9]+\.[0-9]+", b"-1.5", whole)
+    (tmp_path / "out.partial").write_bytes(left)
+    done = generate("--output", tmp_path / "out", "--format", "tsv", "--resume", input=TEXT)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").read_bytes().startswith(left[: left.rindex(b"-1.5")])
 
 
 # The command checks itself ---------------------------------------------------------------------------------------
 
 
-def test_a_lost_line_is_an_error(generate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("copies", [0, 2])
+def test_a_lost_or_doubled_line_is_an_error(
+    copies: int, generate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = Translator.stream_chunks
 
     def faulty(*arguments: object, **settings: object) -> Iterator[object]:
-        return islice(stream(*arguments, **settings), 1, None)  # type: ignore[arg-type]
+        translations = stream(*arguments, **settings)  # type: ignore[arg-type]
+        yield from [next(translations)] * copies
+        yield from translations
 
     monkeypatch.setattr(Translator, "stream_chunks", faulty)
     done = generate("--output", tmp_path / "out.de", input=TEXT)

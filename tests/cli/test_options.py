@@ -12,14 +12,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+import click
 import numpy as np
 import pytest
 from patience import PATIENCE
 from repository import in_shell
+from terminals import on_terminal
 
 import nmtkit
 from nmtkit.cli.command import Terminated, command
 from nmtkit.cli.options import Choice, given, options, options_without, refuse_idle
+from nmtkit.cli.start import load_command
 from nmtkit.config import Config, option
 from nmtkit.errors import RunError, UserError
 
@@ -148,6 +151,7 @@ def test_choices_accept_hyphens_and_underscores() -> None:
         ({"spoons": 2.5}, r"--spoons: 2\.5 is not a whole number"),
         ({"guest": "Ann"}, "--guest: a list of texts is expected, not 'Ann' alone"),
         ({"bread": "no"}, "--bread: 'no' is not true or false"),
+        ({"kind": "fish"}, "--kind: 'fish' is not one of pea, leek"),
     ],
 )
 def test_types_are_also_checked_in_python(values: dict[str, Any], message: str) -> None:
@@ -181,6 +185,7 @@ FILES = {"options.toml": 'spoons = 3\nchair-count = 2\nguest = ["Ann", "Bo"]\nbr
     "options.json": '{"spoons": 3, "chair_count": 2, "guest": ["Ann", "Bo"], "bread": false}',
     "tables.toml": '[soup]\nspoons = 3\nguest = ["Ann", "Bo"]\nbread = false\n[table]\nchair-count = 2',
     "tables.json": '{"soup": {"spoons": 3, "guest": ["Ann", "Bo"], "bread": false, "salt": null}, "chair_count": null}',
+    "any name": '\ufeff\n{"spoons": 3, "guest": ["Ann", "Bo"], "bread": false}',  # with a byte order mark
 }
 
 
@@ -240,6 +245,9 @@ def test_the_negative_form_of_a_switch_in_a_config_file_gets_the_line_to_write(
         ("a.toml", "[soup]\npepper = 1", "a.toml: table 'soup': soup has no option --pepper"),
         ("a.json", '{"kind": true}', "takes a number or a string, not true"),
         ("a.json", '{"spoons": [1, 2]}', "takes a number or a string, not [1, 2]"),
+        ("a.json", '{"bread": 3}', "takes true or false, not 3"),
+        ("a.json", '{"version": true}', "no option --version that a file can set"),
+        ("/dev/zero", None, "more than 1048576 bytes"),
         ("a.toml", None, "No such file"),
     ],
 )
@@ -263,18 +271,51 @@ def test_output_to_a_pipe_is_utf8_in_any_encoding(encoding: str) -> None:
     assert "…" in done.stdout.decode()
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_output_to_a_terminal_has_its_encoding(encoding: str) -> None:
+    code = "import nmtkit.cli.train as command; command.main(['--help'])"
+    shown = on_terminal(["-c", code], stdout=True, PYTHONIOENCODING=encoding)
+    assert (shown.code, "…" in shown.terminal) == (0, encoding == "utf-8")
+
+
 def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     code, shown, _ = run("--help", capsys=capsys)
     text = shown["text"]
     assert code == 0
-    headings = ["The soup:", "The table:", "Common options:"]
+    headings = ["The soup:", "The table:", "General:"]
     assert [line for line in text.splitlines() if line in headings] == headings
     for config in (SoupConfig, TableConfig):
         for field in dataclasses.fields(config):
-            assert "--" + field.name.replace("_", "-") in text
-    assert re.search(r"--spoons INTEGER +How many spoons\.  \[default: 4\]", text)
-    assert re.search(r"--chair-count INTEGER +Chairs\.  \[default: \(one a spoon\)\]", text)
+            assert "-" + field.name.replace("_", "-") in text
+    assert re.search(r"--spoons N +How many spoons\.  \[default: 4\]", text)
+    assert re.search(r"--chair-count N +Chairs\.  \[default: \(one a spoon\)\]", text)
     assert "[default: None]" not in text
+
+
+@pytest.mark.parametrize("name", ["train", "generate", "preprocess", "serve"])
+def test_help_shows_the_common_options_and_help_all_each_option_once(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = load_command(name)
+    rows = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main.main([flag])
+        rows[flag] = re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", text := capsys.readouterr().out, re.MULTILINE)
+        assert ("\nCommon:\n" in text) == text.endswith(f"All options: nmt-{name} --help-all\n") == (flag == "--help")
+    options = [one for one in main.get_params(click.Context(main)) if isinstance(one, click.Option) and not one.hidden]
+    assert 15 <= len(rows["--help"]) <= 24
+    assert set(rows["--help"]) < set(rows["--help-all"])
+    assert len(set(rows["--help-all"])) == len(rows["--help-all"]) == len(options)
+    for one in options:
+        assert len({*one.opts, *one.secondary_opts} & set(rows["--help-all"])) == 1
+
+
+def test_help_shows_the_spelling_of_a_switch_that_changes_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run("--help", capsys=capsys)[1]["text"]
+    assert re.search(r"^  --no-bread +Whether with bread\.$", text, re.MULTILINE)
+    for spelling, value in (("--bread", True), ("--no-bread", False)):
+        assert run(spelling, capsys=capsys)[1]["bread"] is value
 
 
 def test_the_version_option_prints_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:

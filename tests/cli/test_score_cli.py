@@ -47,6 +47,13 @@ def test_missing_hypothesis_lines_and_empty_files_are_refused(reference: Path) -
     done = score("--reference", reference, "-t", "de")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nothing to score" in done.stderr
+    done = score("--reference", reference)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "nmt-score: --target-lang is missing\n")
+
+
+def test_subword_marks_give_a_warning(reference: Path) -> None:
+    done = score("--reference", reference, "-t", "de", stdin="Ein E@@ -@@ Mail@@ -@@ Konto\n\nDer Hund.\n")
+    assert (done.returncode, "in 1 of 3 lines of stdin" in done.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(("pair", "target"), [("en-zh", "zh"), ("jpn-eng", "eng")])

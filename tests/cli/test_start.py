@@ -68,6 +68,11 @@ def test_bash_completes_values_after_sourcing_the_script() -> None:
     assert output(["bash", "-c", script]).stdout == "transformer_base transformer_big\n"
 
 
+def test_windows_is_refused_in_one_sentence() -> None:
+    done = output([sys.executable, "-c", "import sys; sys.platform = 'win32'; import nmtkit"], PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stderr.endswith("on Windows install it in WSL\n")) == (1, True)
+
+
 def test_a_library_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('libgfortran.so.5: not found')")
     done = output([str(BIN / "nmt-preprocess"), "--help"], PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")

@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from commands import TINY, Run, Train
 from repository import BIN
 from torch import Tensor
 from training_runs import DROPOUT, TIMES, assert_same_end, environment, metrics, refused, tensors, updates
 
-from nmtkit.checkpoint import load_checkpoint
+from nmtkit.checkpoint import load_checkpoint, load_training_checkpoint, save_checkpoint
 from nmtkit.data import batching
+from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
 from nmtkit.storage.run_files import list_checkpoints
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.loss import MicroBatchLoss
 
 # What a run leaves
 
@@ -104,6 +107,17 @@ def test_a_run_stops_at_the_requested_limit(
     again = train(tmp_path, *stop)  # nothing is left to do
     assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress == progress
     assert f"stopped after update {progress['update']}: {stop[0]}" in again.stderr.decode()
+
+
+def test_minutes_between_checkpoints_and_before_a_resume_count(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2, "--save-minutes", 1e-9)
+    assert updates(tmp_path) == [1, 2]
+    checkpoint = load_training_checkpoint(tmp_path / "checkpoint_2.pt")
+    checkpoint.progress["minutes"] = 600.0
+    save_checkpoint(tmp_path / "checkpoint_2.pt", checkpoint)
+    train(tmp_path, "--max-updates", 9, "--max-minutes", 600 + 1e-9)
+    progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
+    assert (progress["update"], progress["minutes"] > 600) == (3, True)
 
 
 def test_the_same_command_gives_the_same_weights_with_any_number_of_data_workers(train: Train, tmp_path: Path) -> None:
@@ -200,6 +214,24 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
+def test_memory_limits_learned_from_out_of_memory_errors_survive_a_resume(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = MicroBatchLoss.forward
+
+    def limited(self: MicroBatchLoss, batch: Batch) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled() and len(batch.src) > 12:
+            raise MemoryError
+        return forward(self, batch)
+
+    monkeypatch.setattr(MicroBatchLoss, "forward", limited)
+    for folder, ends in (("stopped", (3, 5)), ("straight", (5,))):
+        for end in ends:
+            train(tmp_path / folder, "--max-updates", end, "--validate-every", 3)
+    assert_same_end(tmp_path / "stopped", tmp_path / "straight")
+    assert load_checkpoint(tmp_path / "stopped" / "checkpoint_3.pt").progress["memory_limits"]
+
+
 def test_changing_the_metric_restarts_the_ranking_of_checkpoints(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 4, "--validate-every", 2)
     said = train(tmp_path, "--max-updates", 6, "--validate-every", 2, "--valid-bleu").stderr.decode()
@@ -232,6 +264,21 @@ def test_changing_the_validation_split_warns_and_restarts_the_ranking_of_checkpo
     assert progress["best"] == progress["valid_loss"]
     assert [update for update, _ in progress["checkpoint_validations"]] == [4]
     assert "another validation" not in train(tmp_path, "--max-updates", 5, dataset=other_validation).stderr.decode()
+    train(tmp_path, "--max-updates", 5)  # a finished run is validated again
+    assert len(metrics(tmp_path, "valid")) == 3
+    progress = load_checkpoint(tmp_path / "checkpoint_5.pt").progress
+    assert progress["valid_loss"] == progress["best"] == metrics(tmp_path, "valid")[-1]["valid_loss"]
+    assert progress["validation_data"] != load_checkpoint(tmp_path / "checkpoint_4.pt").progress["validation_data"]
+
+
+def test_a_run_resumes_with_another_dropout_or_attention_window(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 1)
+    said = train(tmp_path, "--max-updates", 2, "--dropout", 0.3, "--attention-window", 2).stderr.decode()
+    assert "options have changed since the checkpoint: " in said
+    assert all(words in said for words in ("dropout was 0.1, is 0.3", "attention_window was None, is 2"))
+    assert "max_updates was" not in said  # this schedule does not depend on it
+    model = load_checkpoint(tmp_path / "checkpoint_2.pt").model_config.to_dict()
+    assert (model["dropout"], model["attention_window"]) == (0.3, 2)
 
 
 # Bad input
@@ -431,6 +478,30 @@ def test_an_option_of_the_command_line_wins_over_one_of_the_file_that_it_exclude
     groups = json.loads((tmp_path / "run/options.json").read_text())
     written = {name: value for group in groups.values() for name, value in group.items()}
     assert {name: written[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("in_file", "arch", "expected"),
+    [
+        ({"arch": "transformer_base", "heads": 4, "lr_scale": 2}, "lstm_small", {"arch": "gnmt", "lr_scale": 1}),
+        ({"arch": "lstm_small", "lr": 0.1}, "transformer_tiny", {"lr_schedule": "paper", "lr": 5e-4}),
+    ],
+)
+def test_an_architecture_of_the_command_line_wins_over_options_of_the_file_that_it_excludes(
+    in_file: dict[str, Any],
+    arch: str,
+    expected: dict[str, Any],
+    run_here: Run,
+    datasets: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "options.json").write_text(json.dumps({"d_model": 16, "max_updates": 1, **in_file}))
+    words = ("--config", tmp_path / "options.json", "--save-dir", tmp_path / "run", "--device", "cpu", "--arch", arch)
+    done = run_here("nmt-train", datasets["joined"], *words)
+    assert done.returncode == 0, done.stderr.decode()
+    groups = json.loads((tmp_path / "run/options.json").read_text())
+    written = {name: value for group in groups.values() for name, value in group.items()}
+    assert written | expected | {"d_model": 16} == written
 
 
 def test_options_that_were_removed_name_their_successor_and_may_stay_in_the_options_of_a_run(

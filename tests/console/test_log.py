@@ -68,6 +68,22 @@ def test_json_lines_carry_the_exact_numbers(capsys: pytest.CaptureFixture[str]) 
     assert first["time"] <= second["time"]
 
 
+def test_the_middle_of_a_very_long_message_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(LogConfig(log_format="plain"))
+    logger.warning("start %s end", "x" * 1_000_000)
+    write_error("nmt-train", f"start {'x' * 1_000_000} end")
+    for line in written(capsys):
+        assert "start xxx" in line
+        assert line.endswith("xxx end")
+        assert len(line) < 11_000
+
+
+def test_an_unconfigured_library_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("reading", total=10) as progress:
+        progress.advance(10)
+    assert written(capsys) == []
+
+
 def test_quiet_leaves_warnings_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     configure(LogConfig(quiet=True))
     report("train", NUMBERS)
@@ -166,12 +182,22 @@ def test_a_message_is_one_line_without_control_characters(capsys: pytest.Capture
     first, second = written(capsys)
     assert first.endswith(f" warning: language {SHOWN}")
     assert second.endswith(f" encoded | {SHOWN} {SHOWN}")
+    configure(LogConfig(log_format="json"))
+    report("encoded", {HOSTILE: HOSTILE})
+    (line,) = written(capsys)
+    assert (line.isprintable(), json.loads(line)[HOSTILE]) == (True, HOSTILE)
 
 
 def run_with_hostile(code: str) -> "subprocess.CompletedProcess[str]":
     setup = f"import sys, threading, warnings; from nmtkit.console import log; HOSTILE = {HOSTILE!r}; "
     command = [sys.executable, "-c", f"{setup}log.escape_python_messages(); {code}"]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def test_exception_hooks_of_other_code_are_kept() -> None:
+    code = "sys.excepthook = lambda *_: print('theirs'); log.escape_python_messages(); raise ValueError"
+    setup = "import sys; from nmtkit.console import log; "
+    assert subprocess.run([sys.executable, "-c", setup + code], stdout=subprocess.PIPE).stdout == b"theirs\n"
 
 
 @pytest.mark.parametrize(

@@ -87,16 +87,17 @@ def nmt(name: str, *arguments: object, **settings: object) -> Shown:
     return on_terminal((BIN / f"nmt-{name}", *arguments), **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("command", ["train", "average"])
+@pytest.mark.parametrize("command", ["score", "average"])
 def test_help_is_in_panels_on_a_terminal(command: str) -> None:
     shown = nmt(command, "--help", stdout=True)
     assert shown.code == 0
-    assert re.search(r"^╭─ Common options ─+╮$", shown.text, re.MULTILINE)
+    assert re.search(r"^╭─ General ─+╮$", shown.text, re.MULTILINE)
     assert max(map(len, shown.text.split("\n"))) <= 100
 
 
 def test_help_in_panels_has_the_groups_and_options_of_the_plain_help() -> None:
-    plain, panels = nmt("train", "--help").stdout.decode(), nmt("train", "--help", stdout=True, columns=160).text
+    plain = nmt("train", "--help-all").stdout.decode()
+    panels = nmt("train", "--help-all", stdout=True, columns=160).text
     headings = re.findall(r"^(\S.*):$", plain, re.MULTILINE)
     assert headings == re.findall(r"^╭─ (.*?) ─*╮$", panels, re.MULTILINE)
     flags = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b(?!-\n)")
@@ -157,9 +158,10 @@ def test_a_translation_ends_in_tables_and_leaves_stdout_alone(run: tuple[Path, S
     folder, _ = run
     asked = ("--checkpoint", folder / "run/checkpoint_last.pt", "--input", folder / "valid.en", "--device", "cpu")
     scored = ("--sacrebleu", "--reference", folder / "valid.de")
-    shown = nmt("generate", *asked, *scored, columns=200)
+    shown = nmt("generate", *asked, *scored, columns=80)
     assert labels(shown.text, "translation  ")[:2] == ["sentences", "tokens"]
     assert [row[0] for row in rows(shown.text, "scores  ")] == ["metric", "BLEU", "chrF2"]
+    assert re.search(r"^BLEU\|nrefs:1\|case:mixed\|eff:no\|tok:13a\|\S+ = [0-9.]+ ", shown.text, re.MULTILINE)
     plain = nmt("generate", *asked, NO_COLOR="1")
     assert shown.stdout == plain.stdout
     assert len(shown.stdout.splitlines()) == 17

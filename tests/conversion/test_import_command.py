@@ -52,6 +52,20 @@ def test_no_dictionary_or_code_of_a_fairseq_model_is_overwritten(run_here: Run, 
     assert {path: path.read_bytes() for path in contents} == contents
 
 
+def test_a_file_that_is_not_a_checkpoint_is_not_replaced(run_here: Run, tmp_path: Path) -> None:
+    folder = MarianModel(tmp_path / "marian", seed=1).folder
+    (tmp_path / "thesis").write_bytes(b"a thesis")
+    done = run_here("nmt-import", folder, "--output", tmp_path / "thesis")
+    assert (done.returncode, b"exists and is not a checkpoint" in done.stderr) == (2, True)
+    assert (tmp_path / "thesis").read_bytes() == b"a thesis"
+
+
+def test_options_of_other_formats_are_refused(run_here: Run, tmp_path: Path) -> None:
+    folder = MarianModel(tmp_path / "marian", seed=1).folder
+    done = run_here("nmt-import", folder, "--output", tmp_path / "a.pt", "--bpe-codes", "codes")
+    assert (done.returncode, b"--bpe-codes has no effect with a Marian model" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("is_option", [False, True])
 @pytest.mark.parametrize("name", ["a/b", "\x1b[31m"])
 def test_a_name_that_is_not_a_language_is_shown_and_refused(name: str, is_option: bool, tmp_path: Path) -> None:
@@ -67,8 +81,10 @@ def test_a_name_that_is_not_a_language_is_shown_and_refused(name: str, is_option
 
 def test_what_cannot_be_imported_is_refused_with_what_can(tmp_path: Path, tiny_checkpoint: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\0\1")
-    with pytest.raises(UserError, match=r"model\.safetensors: not a model that nmtkit imports: give a Marian model"):
-        find_importer(tmp_path / "model.safetensors")
+    (tmp_path / "model.npz").write_bytes(b"PK\3\4")  # as Marian itself writes
+    for name in ("model.safetensors", "model.npz"):
+        with pytest.raises(UserError, match=f"{name}: not a model that nmtkit imports: give a Marian model"):
+            find_importer(tmp_path / name)
     torch.save({"model": {}}, tmp_path / "model.pt")
     shutil.copy(tiny_checkpoint, tmp_path / "an-earlier-result.pt")
     with pytest.raises(UserError, match=rf"if {tmp_path}/model\.pt is a checkpoint of fairseq, give that file"):

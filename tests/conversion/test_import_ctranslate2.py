@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -98,6 +97,15 @@ def test_separate_vocabularies_are_imported(tmp_path: Path) -> None:
     imported = from_ctranslate2(tmp_path / "model", LANGUAGES)
     assert (imported.source.vocab, imported.target.vocab) == (exported.source.vocab, other.vocab)
     assert_computes_the_same(imported, tmp_path / "model", sentences(WORDS, 1))
+
+
+def test_a_shared_vocabulary_comes_before_separate_ones_as_in_ctranslate2(tmp_path: Path) -> None:
+    exported = checkpoint_of()
+    to_ctranslate2(exported, tmp_path / "model")
+    for side in ("source", "target"):
+        (tmp_path / f"model/{side}_vocabulary.json").write_text(json.dumps([*SPECIALS, *reversed(WORDS)]))
+    imported = from_ctranslate2(tmp_path / "model", LANGUAGES)
+    assert imported.source.vocab == imported.target.vocab == exported.source.vocab
 
 
 def test_a_piece_with_the_name_of_other_toolkits_padding_is_imported(tmp_path: Path) -> None:
@@ -390,17 +398,22 @@ def test_a_model_that_starts_from_zero_needs_no_start_token(tmp_path: Path) -> N
     assert all(np.array_equal(weight, found[1][name]) for name, weight in found[0].items())
 
 
-@pytest.mark.parametrize("piece", ["</s>", WORDS[0]])
-def test_a_vocabulary_that_lists_a_piece_twice_is_refused(piece: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("piece", "words"),
+    [*((piece, f"the vocabulary lists '{piece}' twice$") for piece in ("</s>", WORDS[0])), ("\ud800", "is not JSON")],
+)
+def test_a_vocabulary_with_a_repeated_piece_or_one_that_is_no_text_is_refused(
+    piece: str, words: str, tmp_path: Path
+) -> None:
     to_ctranslate2(checkpoint_of(), tmp_path / "model")
     path = tmp_path / "model/shared_vocabulary.json"
     path.write_text(json.dumps([*json.loads(path.read_text())[:-1], piece]))
-    with pytest.raises(UserError, match=f"the vocabulary lists '{re.escape(piece)}' twice$"):
+    with pytest.raises(UserError, match=words):
         from_ctranslate2(tmp_path / "model", LANGUAGES)
 
 
 @pytest.mark.parametrize("name", ["model.bin", "config.json", "shared_vocabulary.json"])
-@pytest.mark.parametrize("content", [None, b"\xff" * 99])
+@pytest.mark.parametrize("content", [None, b"\xff" * 99, b"version https://git-lfs.github.com/spec/v1\n"])
 def test_a_missing_or_foreign_file_is_refused(name: str, content: bytes | None, tmp_path: Path) -> None:
     to_ctranslate2(checkpoint_of(), tmp_path / "model")
     path = tmp_path / "model" / name
@@ -411,6 +424,7 @@ def test_a_missing_or_foreign_file_is_refused(name: str, content: bytes | None, 
     with pytest.raises(UserError) as error:
         from_ctranslate2(tmp_path / "model", LANGUAGES)
     assert "\n" not in str(error.value)
+    assert content is None or ("git lfs pull" in str(error.value)) == content.startswith(b"version")
 
 
 def test_languages_are_required(tmp_path: Path) -> None:

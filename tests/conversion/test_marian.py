@@ -276,6 +276,13 @@ def without_target_embeddings(folder: Path) -> None:
     changed("config.json", tie_word_embeddings=False)(folder)
 
 
+def positions_without_a_width(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    save_file(load_file(path) | {"model.encoder.embed_positions.weight": torch.empty(10**12, 0)}, path)
+
+
 def content(file: str, data: bytes) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         (folder / file).write_bytes(data)
@@ -302,6 +309,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "large id": (changed("vocab.json", new=10**9), "not below"),
     "no eos": (content("vocab.json", b'{"<unk>": 1}'), "vocab.json has no </s>"),
     "config": (content("config.json", b"{"), "config.json is not JSON"),
+    "positions": (positions_without_a_width, "embed_positions.weight is not the table of sinusoids"),
     "no target embeddings": (without_target_embeddings, "the weight decoder.embed_tokens.weight is missing"),
     "weights": (content("model.safetensors", b"\xff" * 100), "model.safetensors is damaged"),
     "spm": (content("source.spm", b"nonsense"), "not a SentencePiece model"),

@@ -4,6 +4,7 @@ import random
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import Run
 
@@ -143,6 +144,13 @@ def test_only_a_shortlist_is_replaced_and_only_with_force(lexicon: Path, export:
         done = export(*data, *arguments)
         assert done.returncode == 2, arguments
     assert other.read_bytes() == b"text"
+
+
+def test_sentence_pairs_too_long_to_align_are_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = Dataset.open(folder / "data").split("train")
+    cells = split.source.lengths[:].astype(int) * split.target.lengths[:]
+    monkeypatch.setattr(lexical, "_MOST_CELLS", 20)
+    assert np.concatenate(lexical._divide(split)).tolist() == np.flatnonzero(cells <= 20).tolist() != []
 
 
 def test_a_shortlist_does_not_depend_on_how_sentences_are_divided(

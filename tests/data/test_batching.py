@@ -131,6 +131,7 @@ def test_the_sampler_resumes_from_any_position(parts: int) -> None:
 def test_every_part_samples_the_whole_corpus_evenly(parts: int) -> None:
     updates = list(sampler().epoch(2))
     assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
+    assert all(abs(update.updates_per_epoch - len(updates)) <= parts for update in updates)  # estimated from each part
     begun = [DataPosition(2), *(update.next_position for update in updates)]
     for part in range(parts):
         micro = [

@@ -1,5 +1,6 @@
 """The token file and its index."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from nmtkit.data.binary import HEADER, TokenFile, TokenFileWriter, token_type
 from nmtkit.errors import UserError
+from nmtkit.storage.files import map_file
 
 SENTENCES = [[5, 3], [3], [7, 8, 9, 3], [6, 65_535, 3]]
 VOCABULARY = 65_536
@@ -29,9 +31,10 @@ def opened(stem: Path, vocabulary_size: int = VOCABULARY) -> TokenFile:
 def test_sentences_are_read_back_whether_written_in_one_or_two_blocks(
     tmp_path: Path, vocabulary_size: int, cut: int
 ) -> None:
-    write(tmp_path / "a", [SENTENCES[:cut], SENTENCES[cut:]], vocabulary_size)
+    sentences = [*SENTENCES[:3], [6, vocabulary_size - 1, 3]]
+    write(tmp_path / "a", [sentences[:cut], sentences[cut:]], vocabulary_size)
     file = opened(tmp_path / "a", vocabulary_size)
-    assert [file.gather(np.array([number]))[0].tolist() for number in range(len(file))] == SENTENCES
+    assert [file.gather(np.array([number]))[0].tolist() for number in range(len(file))] == sentences
     assert file.lengths[:].tolist() == [2, 1, 4, 3]
     assert file.lengths[:].dtype == np.int32
     assert file.tokens == 10
@@ -61,6 +64,14 @@ def test_a_file_without_sentences_is_valid(tmp_path: Path) -> None:
     assert (len(file), file.tokens, file.lengths[:].tolist()) == (0, 0, [])
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_file_is_mapped_privately_for_file_systems_without_shared_maps(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    with (tmp_path / "file").open("rb") as file, map_file(file):
+        maps = Path("/proc/self/maps").read_text().splitlines()
+    assert [line.split()[1] for line in maps if line.endswith(str(tmp_path / "file"))] == ["r--p"]
+
+
 def test_a_failed_write_leaves_no_readable_file(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), TokenFileWriter(tmp_path / "a", 10) as writer:  # noqa: PT012
         writer.write(np.array([4, 3], np.uint16), np.array([2], np.int32))
@@ -88,6 +99,33 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, start: int
         file.write(content)
     with pytest.raises(UserError, match=rf"{message}.*; run nmt-preprocess again"):
         opened(tmp_path / "a").lengths[:]
+
+
+@pytest.mark.parametrize("size", [0, 10, HEADER.size])
+def test_a_truncated_index_is_refused(tmp_path: Path, size: int) -> None:
+    write(tmp_path / "a", [SENTENCES])
+    os.truncate(tmp_path / "a.idx", size)
+    with pytest.raises(UserError, match=r"a\.idx: .*; run nmt-preprocess again"):
+        opened(tmp_path / "a")
+
+
+@pytest.mark.parametrize(("forged", "sentence"), [({1: -1}, 1), ({2: 2}, 1), ({2: 10**12, 3: 10**12 + 3}, 2)], ids=str)
+def test_forged_offsets_are_refused_by_every_read(tmp_path: Path, forged: dict[int, int], sentence: int) -> None:
+    write(tmp_path / "a", [SENTENCES])
+    with (tmp_path / "a.idx").open("r+b") as index:
+        for place, offset in forged.items():
+            index.seek(HEADER.size + 8 * place)
+            index.write(struct.pack("<q", offset))
+    file = opened(tmp_path / "a")
+    for read in (file.gather, file.lengths.__getitem__):
+        with pytest.raises(UserError, match="the offsets are damaged"):
+            read(np.array([sentence]))
+
+
+def test_a_writer_refuses_lengths_that_do_not_fit_the_tokens(tmp_path: Path) -> None:
+    for lengths in ([2], [4, -1], [0, 3]):
+        with TokenFileWriter(tmp_path / "a", 10) as writer, pytest.raises(ValueError, match="lengths do not fit"):
+            writer.write(np.array([3, 4, 3], np.uint16), np.array(lengths, np.int32))
 
 
 @pytest.mark.parametrize(

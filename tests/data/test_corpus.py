@@ -155,12 +155,33 @@ def test_a_newer_version_is_refused(dataset: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("source_language", "../en"), ("tokenizer", "bpe"), ("splits", [{"name": "../train"}]), ("splits", None)],
+    [("source_language", "../en"), ("tokenizer", "bpe"), ("splits", [{"name": "train"}]), ("splits", None)],
 )
 def test_a_description_with_a_wrong_value_is_refused(dataset: Path, key: str, value: object) -> None:
     rewrite(dataset, lambda description: description.update({key: value}))
     with pytest.raises(UserError, match=r"dataset\.json: damaged .*; run nmt-preprocess again"):
         Dataset.open(dataset)
+
+
+def test_a_split_outside_the_folder_is_refused(dataset: Path) -> None:
+    rewrite(dataset, lambda description: description["splits"][0].update(name="../train"))
+    with pytest.raises(UserError, match=r"'\.\./train' is not the name of a split"):
+        Dataset.open(dataset)
+
+
+@pytest.mark.parametrize("name", ["vocab.de.txt", "train.en.bin", "test.de.idx"])
+def test_every_file_of_a_dataset_must_be_listed(name: str, dataset: Path) -> None:
+    rewrite(dataset, lambda description: description["files"].pop(name))
+    with pytest.raises(UserError, match=f"lists no file {name}"):
+        Dataset.open(dataset)
+
+
+def test_a_malformed_file_of_dropped_lines_is_refused(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "ALWAYS_VERIFY_BELOW", 0)
+    (dataset / "train.dropped").write_bytes(bytes(7))
+    rewrite(dataset, lambda description: description["files"]["train.dropped"].update(bytes=7))
+    with pytest.raises(UserError, match=r"train\.dropped: .*; run nmt-preprocess again"):
+        Dataset.open(dataset).split("train")
 
 
 def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path) -> None:
@@ -190,6 +211,13 @@ def test_a_folder_that_is_not_a_dataset_is_refused(tmp_path: Path) -> None:
         Dataset.open(tmp_path)
 
 
+def test_a_description_that_is_a_pipe_is_refused_without_blocking(dataset: Path) -> None:
+    (dataset / "dataset.json").unlink()
+    os.mkfifo(dataset / "dataset.json")
+    with pytest.raises(UserError, match=r"dataset\.json is not a file"):
+        Dataset.open(dataset)
+
+
 def test_pairs_too_long_for_max_tokens_are_counted_and_located(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -211,6 +239,8 @@ def test_only_a_dataset_may_be_replaced_also_a_damaged_one(cut: int, dataset: Pa
     description = dataset / "dataset.json"
     os.truncate(description, description.stat().st_size - cut)
     assert may_replace(dataset)
+    (dataset / "spm.mine.model").touch()  # named like a file of a dataset, but not listed
+    assert may_replace(dataset) == (cut > 0)
     (dataset / "checkpoint_last.pt").touch()
     assert not may_replace(dataset)
     assert not may_replace(tmp_path)

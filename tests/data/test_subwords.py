@@ -12,13 +12,15 @@ import pytest
 import torch
 from training_runs import OPTIONS, TRAIN, assert_near, finish, start
 
+from nmtkit.data import subwords
 from nmtkit.data.batching import START, DataPosition
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.mixture import BEGINNING, Mixture, MixturePosition
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
 from nmtkit.text.spm_model import ModelType, read_model
-from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, train_sentencepiece
+from nmtkit.text.spm_training import train_sentencepiece
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SentencePieceVocabTokenizer, SpaceTokenizer
 from nmtkit.text.vocabulary import PAD, UNK, Vocabulary
 from nmtkit.training.gradient import MemoryLimits
 from nmtkit.training.loader import Loader
@@ -33,18 +35,22 @@ def lines(count: int, seed: int = 1) -> list[str]:
     return [" ".join(generator.choices(WORDS.split(), k=generator.randint(1, 12))) for _ in range(count)]
 
 
-@pytest.fixture(scope="module", params=["bpe", "bpe with bytes", "unigram"])
-def tokenizer(request: pytest.FixtureRequest) -> SentencePieceTokenizer:
-    kind, *with_bytes = request.param.split()
+@pytest.fixture(scope="module", params=["bpe", "bpe with bytes", "unigram", "unigram without some pieces"])
+def tokenizer(request: pytest.FixtureRequest) -> SentencePieceTokenizer | SentencePieceVocabTokenizer:
+    kind, *more = request.param.split()
+    with_bytes = more[:1] == ["with"]
     model = train_sentencepiece(
         lines(300),
         vocab_size=330 if with_bytes else 45,
         model_type=kind,
         character_coverage=0.98,
-        byte_fallback=bool(with_bytes),
+        byte_fallback=with_bytes,
         threads=1,
     )
-    return SentencePieceTokenizer(model)
+    tokenizer = SentencePieceTokenizer(model)
+    if more[:1] == ["without"]:
+        return SentencePieceVocabTokenizer(Vocabulary(tokenizer.vocab.pieces[:-5]), model)
+    return tokenizer
 
 
 def best_rate(tokenizer: SentencePieceTokenizer) -> float:
@@ -142,6 +148,23 @@ def test_cached_words_are_sampled_like_uncached_words() -> None:
             used(word[:16], random.Random(warm_up).random)
         for text in (word, word[:16]):
             assert fresh(text, random.Random(3).random) == used(text, random.Random(3).random)
+
+
+def test_a_text_that_the_pieces_cannot_spell_has_no_sample() -> None:
+    scores = {piece: score for piece, score in SCORES.items() if piece != "b"}
+    drawn = {tuple(BPEDropout(scores, 0.5)("abc", random.Random(n).random) or ()) for n in range(50)}
+    assert {(), (SCORES["abc"][1],)} <= drawn
+    assert UnigramSampling(scores, 0.5)("abdb", random.Random(1).random) is None
+
+
+def test_the_cache_stays_bounded_even_without_new_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subwords, "_MAX_CACHED", 20)
+    segment, draw, sizes = BPEDropout(SCORES, 0.5), random.Random(1).random, []
+    for _ in range(200):
+        for text in ("abcdabcd", "aabcaabc"):
+            segment(text, draw)
+            sizes.append(segment._states)
+    assert 20 < max(sizes) <= 20 + len("abcdabcd")
 
 
 # --- the pairs of a dataset

@@ -21,7 +21,8 @@ from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.serving.source_words import source_words
 from nmtkit.text.moses_bpe import respaced
-from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.text.spm_training import train_sentencepiece
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 
 MakeCheckpoint = Callable[..., Checkpoint]

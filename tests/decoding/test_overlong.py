@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from nmtkit.decoding.overlong import join, parts
 
 
-def parted(text: str, longest: int) -> list[str]:
+def parted(text: str, longest: int, language: str = "en") -> list[str]:
     """The parts of a text whose tokens are its characters."""
-    found = parts(list(range(len(text))), list(text), longest)
+    found = parts(list(range(len(text))), list(text), longest, language)
     return ["".join(text[number] for number in part) for part in found]
 
 
@@ -24,6 +24,7 @@ def parted(text: str, longest: int) -> list[str]:
         ("她说：“走吧！”然后、他一个人就慢慢地走开了去了", ["她说：“走吧！”", "然后、他一个人就慢慢地走开了去了"]),
         ("هل ذهب؟ نعم، ذهب إلى البيت أمس", ["هل ذهب؟", " نعم،", " ذهب إلى البيت أمس"]),
         ("वह गया। फिर वह घर आया और सो गया", ["वह गया।", " फिर वह घर आया और सो", " गया"]),
+        ("I met Dr. Smith in May. Then he went", ["I met Dr. Smith in", " May. Then he went"]),
         ("x" * 45, ["x" * 20, "x" * 20, "x" * 5]),
         ("short", ["short"]),
     ],
@@ -40,8 +41,8 @@ def test_parts_fit_and_lose_nothing(text: str, longest: int) -> None:
 
 
 def test_a_character_encoded_as_byte_pieces_is_kept_together_if_it_fits() -> None:
-    assert parts([1, 2, 3, 4, 5], ["a", "", "", "€", "b"], 3) == [[1], [2, 3, 4], [5]]
-    assert parts([1, 2, 3], ["", "", "€"], 2) == [[1, 2], [3]]
+    assert parts([1, 2, 3, 4, 5], ["a", "", "", "€", "b"], 3, "en") == [[1], [2, 3, 4], [5]]
+    assert parts([1, 2, 3], ["", "", "€"], 2, "en") == [[1, 2], [3]]
 
 
 def test_translations_of_parts_are_joined_with_spaces_only_where_the_script_uses_them() -> None:

@@ -8,12 +8,12 @@ from nmtkit.decoding.config import StreamConfig
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import contains
 from nmtkit.decoding.tasks import SentenceEncoder, SourceLimit
+from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import (
     SentencePieceTokenizer,
     SpaceTokenizer,
     Tokenizer,
     pieces_with,
-    train_sentencepiece,
     without_space,
 )
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary

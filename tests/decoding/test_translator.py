@@ -74,6 +74,8 @@ def test_at_most_one_buffer_is_read_ahead(translator: Translator) -> None:
     for given in range(1, 12):
         next(stream)
         assert given <= read <= given + 5
+    stream, read = translator.stream(endless(), SEARCH, StreamConfig(buffer=1)), 0
+    assert [read for _ in itertools.islice(stream, 4)] == [1, 2, 3, 4]  # a dialogue
 
 
 def test_overlong_lines_are_truncated_and_counted(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
@@ -298,6 +300,8 @@ def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Calla
     translator = Translator.of([checkpoint], EngineConfig(device="cpu"))
     with pytest.raises(RunError, match="probabilities of the model are not finite"):
         translator.translate(["a dog"])
+    with pytest.raises(RunError, match="probabilities of the model are not finite"):
+        translator.translate(["a dog"], sampling=True)
 
 
 def test_rules_that_leave_no_output_are_reported(tiny_checkpoint: Path) -> None:

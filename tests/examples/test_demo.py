@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from make_corpus import LONGEST, SIZES, Noun, Sentence, SentenceGenerator, english, make, ravic
+from make_corpus import LONGEST, SIZES, Noun, Sentence, SentenceGenerator, english, gloss, lexicon, make, ravic
 from patience import PATIENCE
 from repository import ROOT
 
@@ -82,6 +82,15 @@ def test_articles_auxiliaries_plurals_and_possessives_are_correct_english() -> N
     assert english(Sentence("he", SEE, "present", object=apple, negated=True)) == "he does not see an apple."
     assert english(Sentence(Noun("wolf", "pl"), SLEEP, "present")) == "the wolves sleep."
     assert english(Sentence(Noun("cat", "sg", owner=Noun("boy", "pl")), SLEEP, "past")) == "the boys' cat slept."
+
+
+def test_every_ravic_word_of_the_corpus_has_a_gloss(splits: Splits) -> None:
+    forms = lexicon()
+    words = {word for sentence in chain(*splits.values()) for word in ravic(sentence).strip("?.").split()}
+    assert not words - set(forms)
+    shown = gloss("fires temes toles nipu junu guvok tuvok planos alvos silos ma monsaletuko.", forms)
+    assert shown == "of-birds dark those child young to-farmer your of-table white this not showed"
+    assert gloss("hier karvon petonk vidalem?", forms) == "yesterday dog petonk i-saw"
 
 
 def test_the_command_writes_the_same_bytes_each_time(tmp_path: Path) -> None:

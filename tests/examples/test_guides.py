@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from commands import Run
 from make_corpus import english, make, ravic
+from pages import GUIDES
 from patience import PATIENCE
 from repository import BIN, ROOT
 
@@ -27,13 +28,6 @@ from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.model.weights import as_arrays, collect_weights
-
-GUIDES = (
-    *("translate", "pipes", "machines", "search", "n-best", "constraints", "alignment", "score", "quantize", "export"),
-    *("server", "server-limits", "reverse-proxy"),
-    *("production", "prepare-real-data", "production-data", "very-large-data", "production-training"),
-    *("back-translation", "production-release"),
-)
 
 # Lines that do not run, by a part of them, and why. Lines with int8 need the compiled search.
 NOT_RUN = {
@@ -150,7 +144,7 @@ def test_the_commands_of_a_guide_run(guide: str, prepared: Path, tmp_path: Path)
 
 def test_the_server_accepts_the_configuration_of_the_guide(tmp_path: Path) -> None:
     config = tmp_path / "server.toml"
-    config.write_text(blocks("reverse-proxy", "toml"))
+    config.write_text(blocks("deploy", "toml"))
     context = serve.make_context("nmt-serve", ["--config", str(config)])
     assert context.default_map is not None
     assert set(context.default_map) == {"checkpoint", "precision", "max_request_chars", "log_format"}

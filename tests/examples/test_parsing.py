@@ -61,9 +61,9 @@ def test_functional_tags_and_indices_are_removed(label: str, bare: str) -> None:
     ("text", "says"),
     [
         ("(S (NN a))\n(S (NN a)", "here, line 2: the file ends within a tree, 1 brackets are open"),
-        ("(S (NN a)))", "here, line 1: ')' stands outside"),
-        ("\n(S (NP (DT the) dog))", "here, line 2: 'dog' stands outside"),
-        ("S (NN a)", "here, line 1: 'S' stands outside"),
+        ("(S (NN a)))", "here, line 1: unexpected ')'"),
+        ("\n(S (NP (DT the) dog))", "here, line 2: unexpected 'dog'"),
+        ("S (NN a)", "here, line 1: unexpected 'S'"),
     ],
 )
 def test_mismatched_brackets_are_reported_with_their_line(text: str, says: str) -> None:
@@ -278,6 +278,9 @@ def test_an_unknown_word_has_the_tags_of_its_class(tmp_path: Path) -> None:
     (tmp_path / "lexicon").write_text("the DT\nunknown-ed VBD VBN\n")
     lexicon = read_lexicon(tmp_path / "lexicon")
     assert tags_of(["The", "rained", "42"], lexicon) == [["DT"], ["VBD", "VBN"], ()]
+    (tmp_path / "lexicon").write_text("the DT\nrained\n")
+    with pytest.raises(UserError, match="lexicon, line 2: not a word and its tags"):
+        read_lexicon(tmp_path / "lexicon")
 
 
 def test_the_input_of_the_model_has_known_words_and_classes() -> None:

@@ -17,6 +17,7 @@ from make_corpus import english, make, ravic
 from patience import PATIENCE
 from repository import ROOT
 from steps import OUTPUT_WORDS
+from variables import variables
 
 from nmtkit.cli.start import load_command
 from nmtkit.cli.train import choose_model
@@ -49,9 +50,11 @@ def parsed(flags: list[str]) -> dict[str, Any]:
         return context.params
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe", [*RECIPES, "table3 POSITIONS=1", "parsing SIZE=paper EXTRA=a.mrg"], ids=lambda recipe: recipe.split()[0]
+)
 def test_all_commands_of_a_recipe_have_valid_options(recipe: str) -> None:
-    found = [(name, line) for line in listed(recipe) for name in re.findall(rf"\bnmt-({NAMES}) ", line)[:1]]
+    found = [(name, line) for line in listed(*recipe.split()) for name in re.findall(rf"\bnmt-({NAMES}) ", line)[:1]]
     assert {"preprocess", "train", "average", "generate"} <= {name for name, _ in found}
     for name, line in found:
         load_command(name).make_context(f"nmt-{name}", options_of(name, line))
@@ -83,6 +86,105 @@ def test_the_texts_of_the_multilingual_recipe_are_joined_at_line_ends_also_witho
         subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, timeout=PATIENCE)
     assert (tmp_path / "all/train.source").read_text() == "one\ntwo\neins\nzwei\n"
     assert (tmp_path / "all/train.target").read_text() == "eins\nzwei\none\ntwo\n"
+
+
+def made(recipe: str, folder: Path, words: str, *arguments: str) -> None:
+    """Run the commands of a recipe that have these words."""
+    for command in listed(recipe, *arguments):
+        if re.search(words, command):
+            output = folder / command.split("> ")[-1]
+            output.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["bash", "-c", command], cwd=folder, check=True, timeout=PATIENCE)
+
+
+def test_the_monolingual_text_of_backtranslation_is_that_of_the_pairs_that_are_not_genuine(tmp_path: Path) -> None:
+    (tmp_path / "multi30k/text").mkdir(parents=True)
+    for side in ("en", "de"):
+        (tmp_path / f"multi30k/text/train.{side}.gz").write_bytes(gzip.compress(b"1\n2\n3\n4\n5\n"))
+    made("backtranslation", tmp_path, "awk", "CORPORA=multi30k", "PAIRS=2")
+    for name, text in (("genuine/train.en", "1\n2\n"), ("genuine/train.de", "1\n2\n"), ("monolingual.de", "3\n4\n5\n")):
+        assert (tmp_path / "multi30k" / name).read_text() == text
+
+
+def test_diversification_learns_from_the_text_and_from_the_translations_of_both_sides(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for side in ("en", "de"):
+        (tmp_path / f"text/train.{side}.gz").write_bytes(gzip.compress(f"a {side}@@ c\n".encode()))
+    made("diversification", tmp_path, r"gzip.*train\.", "SEEDS=1")
+    assert (tmp_path / "seed-1/forward/train.en").read_text() == "a enc\n"
+    assert (tmp_path / "seed-1/reverse/train.de").read_text() == "a dec\n"
+    *_, last = (line for line in listed("diversification", "SEEDS=1") if line.startswith("nmt-preprocess"))
+    assert re.findall(r"--trainpref (\S+)", last) == ["joined/train", "seed-1/forward/train", "seed-1/reverse/train"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "commands"),
+    [
+        (
+            "table3 POSITIONS=1 SHORT=9",
+            [
+                "--destdir short-9/data-bin --vocab-from data-bin --max-length 9",
+                "nmt-train data-bin --save-dir seed-1/e_learned/",
+                "nmt-train short-9/data-bin --save-dir short-9/seed-1/base/",
+                "by_length text/val.en.gz text/val.de.gz de 9 sinusoids=short-9/seed-1/base learned=short-9/seed-1/e_l",
+            ],
+        ),
+        (
+            "parsing EXTRA=a.mrg",
+            [
+                "lexicon 32000 trees/train.mrg.gz trees/extra.mrg",
+                "--trainpref text/train --trainpref text/extra --validpref text/dev",
+            ],
+        ),
+        (
+            "distillation CORPORA=multi30k SEEDS=1",
+            [
+                "nmt-train multi30k/seed-1/taught/data-bin --save-dir multi30k/seed-1/student/",
+                "--dataset multi30k/seed-1/taught/data-bin --output multi30k/seed-1/student/shortlist.bin --force",
+            ],
+        ),
+    ],
+)
+def test_each_model_of_a_recipe_learns_its_own_text(recipe: str, commands: list[str]) -> None:
+    shown = "\n".join(listed(*recipe.split()))
+    assert [command for command in commands if command not in shown] == []
+
+
+def test_arguments_precede_the_environment_and_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"SEEDS": "5", "UPDATES": "7", "TEXT_DIR": "my text", "WORK": "work"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["recipe.py", "SEEDS=1 1 2"])
+    found = variables(SEEDS=[3], UPDATES=4, TEXT_DIR="", SIZE=("small", "paper"))
+    folders = {"WORK": str(tmp_path / "work"), "TEXT_DIR": str(tmp_path / "my text")}
+    assert vars(found) == {"SEEDS": [1, 2], "UPDATES": 7, "SIZE": "small", **folders}
+
+
+@pytest.mark.parametrize("argument", ["SIZE=huge", "MODELS=a c", "MODELS=", "SEEDS=", "SEEDS=1 x", "UPDATES=-1"])
+def test_a_value_that_a_variable_does_not_have_is_refused(argument: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["recipe.py", argument])
+    with pytest.raises(SystemExit) as refused:
+        variables(SIZE=("small", "paper"), MODELS=["a", "b"], SEEDS=[1], UPDATES=4)
+    assert refused.value.code == 2
+
+
+def test_an_unknown_row_of_table3_is_refused() -> None:
+    script = [sys.executable, str(EXAMPLES / "table3.py"), "--list", "ROWS=base z"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, "no row z: use base, a_h1" in done.stderr) == (1, True)
+
+
+def test_make_replaces_only_an_environment_that_it_made_and_only_by_a_python_that_is_new_enough(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".venv").mkdir()
+    for name in ("setup.py", "constraints.txt"):
+        (tmp_path / name).touch()
+    shown = [subprocess.run(["make", "-n", "install"], cwd=tmp_path, capture_output=True, text=True).stdout]
+    (tmp_path / ".venv/installed-by-another").touch()
+    shown += [subprocess.run(["make", "-n", "install"], cwd=tmp_path, capture_output=True, text=True).stdout]
+    assert ["rm -rf .venv" in commands.splitlines() for commands in shown] == [False, True]
+    assert subprocess.run(["make", "install", "PYTHON=false"], cwd=tmp_path, capture_output=True).returncode == 2
+    assert (tmp_path / ".venv/installed-by-another").exists()
 
 
 def test_make_passes_variables_of_its_command_line_and_the_environment(tmp_path: Path) -> None:
@@ -118,6 +220,16 @@ def test_the_settings_of_wmt14_are_those_of_the_paper(pair: str, size: str, expe
     same = "--label-smoothing 0.1 --warmup-updates 4000 --batch-tokens 25000 --beam 4 --length-penalty 0.6"
     for option in re.findall(r"--\S+ \S+", f"{expected} {same} --arch transformer_{size}"):
         assert f" {option} " in shown, option
+
+
+def test_wmt14_has_two_more_corpora_in_french_and_the_micro_batches_and_machines_that_are_given() -> None:
+    german, french = (" ".join(listed("wmt14", f"PAIR={pair}", "GPUS=1")) for pair in ("en-de", "en-fr"))
+    corpora = [re.findall(r"--trainpref \S+/text/(\S+)", shown) for shown in (german, french)]
+    assert corpora[0] == ["europarl", "commoncrawl", "news-commentary"]
+    assert corpora[1] == [*corpora[0], "un", "giga"]
+    assert "--max-tokens" not in german
+    *_, command, _ = listed("wmt14", "NODES=2", "GPUS=4", "MAX_TOKENS=1664")
+    assert re.match(r"torchrun .*--nnodes 2 .*--nproc-per-node 4 .*nmt-train .* --max-tokens 1664 ", command)
 
 
 def test_an_update_of_wmt14_is_the_same_on_any_number_of_gpus() -> None:

@@ -1,10 +1,13 @@
 """The reports of recipes: scores of several seeds, intervals, curves, the tables of single recipes."""
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import by_length
 import compare
@@ -16,11 +19,19 @@ import numpy as np
 import pairs
 import pytest
 import report
+import results
 from commands import Train
 from compare import Estimate, Spread
 from measure import SETTINGS
 from repository import ROOT
 from variations import ROWS, options
+
+from nmtkit import Translator
+from nmtkit.checkpoint import load_training_checkpoint, save_checkpoint
+from nmtkit.cli.train import choose_model
+from nmtkit.cli.train import main as nmt_train
+from nmtkit.model.config import TransformerConfig
+from nmtkit.model.presets import PRESETS
 
 Write = Callable[[str, str], Path]
 
@@ -80,6 +91,14 @@ def test_an_interval_of_a_difference_covers_the_true_one_in_95_percent_of_experi
     assert 0.94 < covered / 2000 < 0.96
 
 
+def test_students_t_has_95_percent_of_its_distribution_within_the_table() -> None:
+    for freedom, t in enumerate(compare.T, 1):
+        x = np.linspace(-t, t, 20_001)
+        density = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
+        values = density * (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
+        assert float(((values[1:] + values[:-1]) / 2 * np.diff(x)).sum()) == pytest.approx(0.95, abs=1e-4)
+
+
 def test_a_single_seed_of_each_model_shows_no_difference() -> None:
     assert not Spread.of([[30.0], [35.0]]).difference([35.0], [30.0]).excludes(0.0)
 
@@ -127,6 +146,8 @@ def test_rows_of_table3_that_were_not_trained_alike_are_refused(write: Write) ->
     results = (ROOT / "examples/table3/results.csv").read_text(encoding="utf-8")
     with pytest.raises(SystemExit, match="settings"):
         compare_rows.read([write("other.csv", results.replace("c96be1bb", "00000000", 1))])
+    with pytest.raises(SystemExit, match="differ in their updates"):
+        compare_rows.read([write("longer.csv", results.replace("base,1,", "base,1,9", 1))])
     with pytest.raises(SystemExit, match="several results"):
         compare_rows.read([write("twice.csv", results + results.splitlines()[-1])])
 
@@ -136,6 +157,39 @@ def test_every_row_of_table3_can_be_trained_at_the_papers_size() -> None:
         assert f"--arch table3_{row}" in options(row, 1, 1) or ROWS[row].arch in options(row, 1, 1)
     with pytest.raises(SystemExit, match="encoder-layers"):
         options("base", 1, 4)
+
+
+def model_of(options: str) -> TransformerConfig:
+    """The model that nmt-train makes with these options."""
+    with nmt_train.make_context("nmt-train", ["data", *options.split()]) as context:
+        choose_model(context.params)
+        return cast(TransformerConfig, context.params["model"])
+
+
+def test_the_sizes_of_a_row_of_table3_are_divided_and_all_else_is_that_of_its_preset() -> None:
+    for row in ROWS:
+        full = model_of(options(row, 1, 1))
+        assert full == PRESETS[ROWS[row].arch or f"table3_{row}"].model_config(d_k=full.d_k, d_v=full.d_v)
+        small = model_of(options(row, 4, 2))
+        changes = {name: getattr(full, name) // 4 for name in ("d_model", "d_ff", "d_k", "d_v")}
+        changes |= {name: getattr(full, name) // 2 for name in ("encoder_layers", "decoder_layers")}
+        assert small == replace(full, **changes)
+
+
+def test_a_row_of_table3_is_read_from_its_checkpoint(train: Train, tmp_path: Path, write: Write) -> None:
+    train(tmp_path / "base/checkpoints", "--max-updates", 2, "--seed", 7)
+    write("base/scores.txt", scores(30.5))
+    trained = load_training_checkpoint(path := tmp_path / "base/checkpoints/checkpoint_last.pt")
+    found = dict(zip(results.COLUMNS, results.result(tmp_path / "base"), strict=True))
+    assert [found[name] for name in ("row", "seed", "updates", "bleu")] == ["base", 7, 2, 30.5]
+    assert found["perplexity"] == f"{trained.progress['valid_ppl']:.4f}"
+    assert (found["sizes"], found["parameters"]) == (
+        "1, 16, 24, 2, 8, 8",
+        sum(weight.size for weight in trained.weights.values()),
+    )
+    save_checkpoint(path, replace(trained, progress=trained.progress | {"valid_ppl": None}))
+    with pytest.raises(SystemExit, match="has diverged"):
+        results.result(tmp_path / "base")
 
 
 def test_table2_reads_curves_at_equal_cost(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +208,8 @@ def test_table2_reads_curves_at_equal_cost(write: Write, capsys: pytest.CaptureF
         write(f"{model}/seed-1/scores.txt", scores(30.5))
     compare_architectures.main([folder.parents[3] / model / "seed-1" for model in ("transformer", "recurrent")])
     shown = capsys.readouterr().out
+    run = compare_architectures.Run.read(folder.parents[3] / "transformer/seed-1")
+    assert [run.at("minutes", cost, "bleu") for cost in (9, 10, 15, 20, 21)] == [None, 10, 15, 20, None]
     assert "| recurrent | 1 | 20 | 4e+13 | 20.0 | 10.00 | 20.00 | 30.50 |" in shown
     assert (
         "| 20 | 20.00 | 10.00 | 10.00 | 10.00 |" in shown
@@ -171,7 +227,10 @@ def test_students_are_compared_with_their_teacher() -> None:
     ]
     table = compare_students.report([measured])
     assert "| student | greedy, shortlist | int8 | 30.00 | +0.00 | 200 | 2.0 | 5.00 | 9.0 |" in table
-    assert "has +0.00 BLEU and 2.0 times its teacher's speed" in table
+    assert "is 2.0 times as fast as its teacher, at +0.00 BLEU" in table
+    other = [one | {"bleu": 33.0 if one["shortlist"] else 30.0, "speed": 400.0} for one in measured]
+    table = compare_students.report([measured, other])
+    assert "is 1.2 times as fast as its teacher, at +1.50 BLEU" in table  # means over seeds
 
 
 def test_each_translation_of_an_n_best_list_becomes_a_pair(write: Write, tmp_path: Path) -> None:
@@ -190,3 +249,16 @@ def test_lengths_are_divided_into_ranges_without_gaps() -> None:
         "sinusoids": [by_length.Pair(9, "a b c d", "a b c d", [-0.0]), by_length.Pair(40, "a b c d", "e", [-1.0])]
     }
     assert "| 1–15 | 1 | 1.0 | 100.0 |" in by_length.by_length(models, "de", 15)
+    unequal = [by_length.Pair(1, "", "", [-1.0]), by_length.Pair(2, "", "", [-2.0, -3.0])]
+    assert by_length.perplexity(unequal) == pytest.approx(math.exp(2))  # of tokens, not of sentences
+
+
+def test_pairs_of_a_model_have_their_length_translation_and_score(tiny_checkpoint: Path) -> None:
+    sources, references = ["the dog runs", "a cat"], ["der hund", "die katze auf der straße"]
+    found = by_length.pairs(tiny_checkpoint, sources, references)
+    model = Translator.from_checkpoint(tiny_checkpoint, precision="fp32")
+    sides = zip(model.source.encode(sources), model.target.encode(references), strict=True)
+    assert [pair.length for pair in found] == [max(map(len, side)) for side in sides]
+    assert [pair.translation for pair in found] == model.translate(sources, beam=4)
+    totals = [sum(pair.log_probabilities) for pair in found]
+    assert totals == pytest.approx(model.score(sources, references, length_penalty=0), rel=1e-4)

@@ -113,6 +113,9 @@ def test_a_removed_result_is_made_again_alone(run: Run, folder: Path) -> None:
     run("TEXT_DIR=text")
     (folder / "work/data-bin/words").unlink()
     assert commands(run("TEXT_DIR=text")) == ["mkdir"]
+    (folder / "work").rename(folder / "moved")
+    assert commands(run("TEXT_DIR=text", "WORK=moved")) == []
+    (folder / "moved").rename(folder / "work")
     (folder / "work/report.md.step").write_text("")  # truncated by a power failure
     assert commands(run("TEXT_DIR=text")) == ["cat"]
 
@@ -128,6 +131,15 @@ def test_more_updates_continue_a_run_and_other_options_set_it_aside_until_they_c
     assert log.read_text() == "update\n"
     assert "update\nupdate\ntest a" in run("UPDATES=5").stdout
     assert log.read_text() == "update\n" * 2
+
+
+def test_an_unfinished_output_is_removed_if_it_is_that_of_other_options(run: Run, folder: Path) -> None:
+    result, partial = folder / "work/report.md", folder / "work/report.md.partial"
+    run("TEXT_DIR=text")
+    for argument, kept in (("RATE=1", True), ("RATE=2", False)):
+        result.rename(partial)
+        run(argument)
+        assert partial.exists() == kept
 
 
 def start(folder: Path) -> "subprocess.Popen[str]":
@@ -183,6 +195,35 @@ def test_a_full_disk_ends_the_recipe_in_one_line(folder: Path) -> None:
     limited = ["bash", "-c", 'ulimit -f 0; trap "" XFSZ; exec "$@"', "bash", *command("TEXT_DIR=text")]
     done = subprocess.run(limited, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+
+
+RESUMED = """
+from steps import Recipe
+from variables import variables
+
+v = variables(MORE="")
+with Recipe("demo", v.WORK) as run:
+    run(f"echo {v.MORE} >> out.partial; [ ! -e stop ] && cat out.partial > out && touch second", "second")
+"""
+
+
+def test_an_unfinished_output_is_continued_by_the_same_command_with_the_same_files_only(run: Run, folder: Path) -> None:
+    (folder / "recipe.py").write_text(RESUMED)
+    (folder / "work").mkdir()
+    (more := folder.parent / "more").write_text("a")  # named by its absolute path
+    (stop := folder / "work/stop").touch()
+    run(f"MORE={more}", code=1)
+    run(f"MORE={more}", code=1)
+    stop.unlink()
+    run(f"MORE={more}")
+    run(f"MORE={more}")
+    assert (folder / "work/out").read_text().count("\n") == 3
+    (folder / "work/out").unlink()
+    run(f"MORE={more}")
+    assert (folder / "work/out").read_text().count("\n") == 4
+    more.write_text("b")
+    run(f"MORE={more}")
+    assert (folder / "work/out").read_text().count("\n") == 1
 
 
 def test_the_list_runs_nothing_and_needs_no_text(run: Run, folder: Path) -> None:

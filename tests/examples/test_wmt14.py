@@ -102,6 +102,12 @@ def test_sides_of_different_length_are_refused() -> None:
         list(corpus.side_by_side([iter([b"1", b"2"]), iter([b"1"])], "europarl"))
 
 
+def test_a_test_set_with_other_numbers_of_segments_on_its_sides_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "lines_of", lambda archive, name: [b"<seg>1</seg>"] * (2 if "src" in name else 3))
+    with pytest.raises(SystemExit, match=r"has 2 segments and .* has 3"):
+        list(corpus.pairs_of("newstest2014", "de", Path(), Counter()))
+
+
 def test_the_papers_cost_equals_table_2_and_the_count_is_near_6_operations_per_parameter_and_token() -> None:
     base, big = paper.TRAININGS["base"], paper.TRAININGS["big"]
     assert (f"{base.flops:.1e}", f"{big.flops:.1e}") == ("3.3e+18", "2.3e+19")
@@ -118,6 +124,16 @@ def test_a_run_like_the_papers_has_the_papers_cost(monkeypatch: pytest.MonkeyPat
     )
     assert here[0] == "here: 100000 updates in 12 h on 8 × Tesla P100-SXM2-16GB"
     assert here[1:] == published[1:] == ("3.3e+18", "9.5e+17")
+
+
+def test_the_plan_tries_smaller_micro_batches_until_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def speed(model: object, tokens: int, device: object) -> float:
+        if tokens > 7000:
+            raise torch.OutOfMemoryError
+        return tokens
+
+    monkeypatch.setattr(plan, "speed", speed)
+    assert plan.trial(TransformerConfig(d_model=8, d_ff=8), 100, 25_000, torch.device("cpu"))[0] == 6250
 
 
 def test_the_plan_parses_options_as_nmt_train_does() -> None:

@@ -101,14 +101,18 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_it_used(
     assert updates(run) == [2, 4, 6]
 
 
-def test_an_average_among_the_checkpoints_of_a_run_is_reported_and_set_aside(
+def test_an_average_or_renamed_checkpoint_in_a_run_is_reported_and_set_aside(
     train: Train, checkpoint: Path, tmp_path: Path
 ) -> None:
     train(tmp_path / "run", "--max-updates", 2)
     shutil.copy(checkpoint, tmp_path / "run/checkpoint_3.pt")
+    shutil.copy(tmp_path / "run/checkpoint_2.pt", tmp_path / "run/checkpoint_9.pt")
     said = train(tmp_path / "run", "--max-updates", 4).stderr.decode()
     assert "checkpoint_3.pt is an average or an import" in said
-    assert (tmp_path / "run/checkpoint_3.pt.unusable").exists()
+    assert "checkpoint_9.pt: its content is of update 2" in said
+    assert {path.name for path in (tmp_path / "run").glob("*.unusable")} == {
+        f"checkpoint_{update}.pt.unusable" for update in (3, 9)
+    }
 
 
 def test_a_run_with_only_damaged_checkpoints_does_not_start_over(train: Train, tmp_path: Path) -> None:

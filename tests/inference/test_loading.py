@@ -81,6 +81,18 @@ def test_without_the_compiled_search_fp32_uses_torch_and_int8_is_refused(
         load_model(make_checkpoint(), "cpu", "int8")
 
 
+def test_a_model_that_the_compiled_search_does_not_have_is_not_called_not_compiled(
+    make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_build, "native", None)
+    assert load_model(make_checkpoint(attention_window=2), "cpu", "fp32").precision == "fp32"
+
+
+def test_the_portable_build_is_for_int8_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
+    assert [native_build.available(each) for each in (NumberFormat.FP32, NumberFormat.INT8)] == [False, True]
+
+
 @pytest.mark.parametrize(("cpu", "missing"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
 def test_a_fast_build_is_missing_if_a_capable_cpu_uses_the_portable_one(
     cpu: str, missing: bool, monkeypatch: pytest.MonkeyPatch

@@ -156,6 +156,17 @@ def test_keys_and_values_of_int8_models_are_rounded_to_the_nearest_16_bit_number
     assert first_step(biases).isnan().all()
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("damaged", ["encoder.0.feed_forward.inner.bias", "projection_bias"])
+def test_nan_in_the_weights_shows_in_all_probabilities(damaged: str, precision: str) -> None:
+    model = make(output_bias=True)
+    model.get_parameter(damaged)[-1] = math.nan
+    fast = packed(model, precision)
+    log_probs = fast.step(torch.full((2,), BOS), fast.start(fast.encode(*with_lengths(sources(5, 3)))))
+    assert log_probs[:, EOS:].isnan().all()
+
+
 # From logits to tokens ------------------------------------------------------------------------------------------
 
 
@@ -190,6 +201,16 @@ def test_the_best_scores_are_never_nan() -> None:
     assert columns[:2].tolist() == [[3, 1], [3, 0]]
     assert values.tolist() == [[9.0, 5.0], [9.0, 5.0], [1.0, -math.inf]]
     assert native_top_k(scores, 0)[0].shape == (3, 0)
+
+
+@torch.inference_mode()
+def test_probabilities_of_large_logits_are_exact() -> None:
+    model = make(output_bias=True, share_embeddings="none")
+    model.output_matrix.zero_()
+    model.get_parameter("projection_bias").fill_(1e4)  # neighbours in fp32 are 1e-3 apart
+    fast = packed(model)
+    log_probs = fast.step(torch.full((1,), BOS), fast.start(fast.encode(*with_lengths(sources(5)))))
+    assert_close(log_probs[:, EOS:], torch.full((1, W - EOS), -math.log(W - 2)), rtol=1e-6, atol=0)
 
 
 # The search -----------------------------------------------------------------------------------------------------
@@ -309,6 +330,17 @@ def test_scoring_equals_the_search_scores_bit_for_bit_in_any_batch(precision: st
         targets = [one.ids for one in hypotheses]
         assert score(unwrapped(model), rows, targets, config) == hypotheses
         assert score(unwrapped(model), rows[:1], targets[:1], config) == hypotheses[:1]
+
+
+def test_a_compiled_model_does_not_change_with_the_model_that_it_was_made_of() -> None:
+    model, src = make(), sources(*LENGTHS)
+    fast = packed(model)
+    found = search(fast, *with_lengths(src), SearchConfig())
+    model.double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert search(fast, *with_lengths(src), SearchConfig()) == found
 
 
 def test_source_ids_outside_the_vocabulary_are_an_error() -> None:

@@ -21,6 +21,7 @@ from nmtkit.machine.cgroups import cpu_limits
 def test_the_cpu_limit_of_each_control_group_is_read(
     line: str, folder: str, limited: dict[str, str], unlimited: dict[str, str], tmp_path: Path
 ) -> None:
+    assert list(cpu_limits(tmp_path)) == []  # as on a system without control groups
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(f"9:memory:/\n{line}\n")
     assert list(cpu_limits(tmp_path)) == []  # as within a container that does not see its own folder

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from native_builds import BUILDS
@@ -41,6 +42,12 @@ def test_the_digest_depends_on_the_content_and_the_name_of_each_source(copied: P
     sources[0].rename(copied / "renamed.h")
     digests.add(native_sources.digest())
     assert len(digests) == len(sources) + 2
+
+
+def test_a_module_of_an_early_release_is_stale_and_none_is_without_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, is_stale in ((Path(__file__).parent, True), (Path("/missing"), False)):
+        monkeypatch.setattr(native_sources, "FOLDER", folder)
+        assert native_sources.is_stale(ModuleType("without_digest")) == is_stale
 
 
 @needs_sources

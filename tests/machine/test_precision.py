@@ -6,6 +6,7 @@ import pytest
 import torch
 from fake_gpu import fake_gpu
 
+from nmtkit.machine import precision
 from nmtkit.machine.precision import resolve_device
 
 
@@ -20,3 +21,17 @@ def test_a_gpu_gets_no_cudnn_attention_no_tf32_and_segments_that_grow(
         assert not torch.backends.cudnn.allow_tf32
     assert chosen == [False]
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+
+@pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_users_settings_of_the_allocator_are_kept(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_gpu(monkeypatch):
+        monkeypatch.setenv(variable, "max_split_size_mb:128")
+        resolve_device("cuda")
+        assert [os.environ[name] for name in os.environ if name.endswith("_ALLOC_CONF")] == ["max_split_size_mb:128"]
+
+
+def test_a_cpu_gets_no_settings_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "prepare_gpu", lambda: pytest.fail("it gets them"))
+    for name in ("auto", "cpu"):
+        assert resolve_device(name).type == "cpu"

@@ -1,18 +1,23 @@
 """The worker pool: order, bounded reading ahead, errors, deaths."""
 
+import errno
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from repository import ROOT
 
+from nmtkit.console import log
+from nmtkit.console.log import LostReader
 from nmtkit.errors import RunError, UserError
-from nmtkit.machine.workers import TASKS_AHEAD, WorkerPool
+from nmtkit.machine.workers import TASKS_AHEAD, WorkerPool, import_nothing_from_current_folder
 
 
 def late_when_even(number: int) -> int:
@@ -35,6 +40,10 @@ def die_at_three(number: int) -> int:
     if number == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
+
+
+def lose_reader(number: int) -> None:
+    raise LostReader
 
 
 def test_results_keep_the_order_of_the_tasks_and_a_pool_can_be_reused() -> None:
@@ -82,6 +91,26 @@ def test_tasks_are_not_taken_far_ahead_of_the_results() -> None:
     assert len(taken) == 100
 
 
+def test_a_worker_that_loses_the_reader_of_its_messages_ends_the_command_like_the_command_itself() -> None:
+    with WorkerPool(1) as pool, pytest.raises(LostReader):
+        list(pool.map(lose_reader, [0]))
+
+
+def test_workers_that_cannot_be_started_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmtkit.machine.workers._starting", lambda: os.open("/no such file", os.O_RDONLY))
+    with pytest.raises(RunError, match=r"only 0 of 3 --workers"):
+        WorkerPool(3)
+
+
+def test_workers_use_the_log_format_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "_config", log.LogConfig(log_format="json"))
+    with WorkerPool(1) as pool:
+        pool.run_in_each(log.logger.warning, "a message")
+    assert json.loads(capfd.readouterr().err)["message"] == "a message"
+
+
 def test_an_unexpected_error_in_a_worker_is_reported_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     message = r"^a worker process failed: ValueError: invalid literal .* 'x'$"
     with WorkerPool(1) as pool, pytest.raises(RunError, match=message):
@@ -105,6 +134,22 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypa
     assert not (tmp_path / "was-run").exists()
 
 
+@pytest.mark.parametrize("name", ["signal.py", "signal/__init__.py", "signal.pyc"])
+def test_before_python_3_11_a_module_that_hides_one_of_pythons_own_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.py").touch()
+    with monkeypatch.context() as before:
+        before.setattr(sys, "version_info", (3, 10))
+        import_nothing_from_current_folder()
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        with pytest.raises(UserError, match="signal"):
+            import_nothing_from_current_folder()
+
+
 def test_starting_workers_leaves_the_environment_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     with WorkerPool(1):
@@ -122,6 +167,34 @@ def test_a_worker_killed_between_tasks_is_noticed() -> None:
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(RunError, match="worker process died"):
             list(pool.map(abs, range(1000)))
+
+
+@pytest.mark.parametrize("moment", ["_send", "_recv"])
+def test_an_error_within_a_message_ends_the_pool(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a signal handler: a part of a message may be left in the pipe."""
+    function = getattr(Connection, moment)
+
+    def interrupted(*given: object) -> None:
+        function(*given)
+        raise TimeoutError("too slow")
+
+    with WorkerPool(2) as pool:
+        with monkeypatch.context() as alarm:
+            alarm.setattr(Connection, moment, interrupted)
+            with pytest.raises(TimeoutError, match="too slow"):
+                list(pool.map(abs, range(-20, 0)))
+        with pytest.raises(RunError, match="the worker processes have been ended"):
+            list(pool.map(abs, [-1]))
+        assert not pool.is_usable
+
+
+def test_processes_that_cannot_be_started_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", refuse)
+    with pytest.raises(RunError, match=r"only 0 of 2 --workers could be started \(Cannot allocate memory\)"):
+        WorkerPool(2)
 
 
 def current_process(_: int) -> int:

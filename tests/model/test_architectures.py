@@ -20,7 +20,7 @@ from nmtkit.cli.options import flags, options
 from nmtkit.conversion.ctranslate2 import to_ctranslate2
 from nmtkit.errors import UserError
 from nmtkit.model.architectures import ARCHITECTURES, Architecture, config_from_dict, make_model
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.config import TransformerConfig, model_differences
 from nmtkit.model.presets import PRESETS, Preset
 
 MakeCheckpoint = Callable[..., Checkpoint]
@@ -58,6 +58,10 @@ def test_options_survive_a_round_trip_through_a_dict_with_the_architecture() -> 
     config = TransformerConfig(heads=4, d_k=3)
     assert config.to_dict()["arch"] == "transformer"
     assert config_from_dict(config.to_dict()) == TransformerConfig.from_dict(config.to_dict()) == config
+
+
+def test_another_architecture_is_the_only_difference_of_a_model() -> None:
+    assert list(model_differences(ToyConfig(), TransformerConfig())) == ["its architecture is transformer, not toy"]
 
 
 def test_an_unknown_architecture_is_refused_and_named() -> None:

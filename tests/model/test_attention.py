@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from allocations import peak_memory
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -153,3 +154,10 @@ def test_attention_dropout_acts_only_in_training() -> None:
     assert not torch.equal(ours(x, None), ours(x, None))
     ours.eval()
     assert torch.equal(ours(x, None), ours(x, None))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_memory_of_a_window_is_linear_in_the_length(causal: bool) -> None:
+    ours = randomized(SelfAttention(TransformerConfig(**SIZES, attention_window=4), causal))
+    short, longer = (peak_memory(lambda n=n: ours(draw(2, n, D), None)) for n in (300, 600))  # type: ignore[misc]
+    assert longer < 2.1 * short

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nmtkit.errors import UserError
+from nmtkit.model.config import model_differences
 from nmtkit.model.convolutional import Convolutional, GatedConvolution, NormalizedLinear, WeightNorm
 from nmtkit.model.convolutional_config import ConvolutionalConfig
 
@@ -139,6 +140,12 @@ def test_the_defaults_are_the_layers_of_fairseqs_model_for_english_german() -> N
 def test_a_malformed_list_of_layers_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"--decoder-convolutions .*: expected LAYERSxCHANNELS"):
         ConvolutionalConfig(decoder_convolutions=text)
+
+
+def test_the_same_layers_in_other_words_are_the_same_model() -> None:
+    one, other = (ConvolutionalConfig(encoder_convolutions=text) for text in ("3x512,1x64", " 1x512:3,2x512, 1x64:3"))
+    assert list(model_differences(one, other)) == []
+    assert len(list(model_differences(one, ConvolutionalConfig(encoder_convolutions="3x512,1x64:2")))) == 1
 
 
 def test_too_many_layers_are_refused() -> None:

@@ -36,6 +36,15 @@ def test_the_mask_is_a_function_of_the_seed() -> None:
     assert not torch.equal(first, second)
 
 
+def test_neighbours_are_dropped_independently_and_whatever_the_memory_order() -> None:
+    torch.manual_seed(1)
+    kept = dropout(torch.ones(400_000), 0.5) != 0
+    for distance in (1, 2, 3, 4, 8):  # four masks come from one draw
+        assert (kept[:-distance] & kept[distance:]).double().mean().item() == pytest.approx(0.25, abs=0.005)
+    torch.manual_seed(1)
+    assert torch.equal(dropout(torch.ones(1000, 400).t().contiguous().t(), 0.5) != 0, kept.view(1000, 400))
+
+
 def test_the_gradient_goes_through_the_same_mask() -> None:
     x = torch.randn(1000, requires_grad=True)
     y = dropout(x, 0.3)
@@ -48,3 +57,7 @@ def test_rate_zero_and_evaluation_change_nothing() -> None:
     x = torch.randn(10)
     assert dropout(x, 0.0) is x
     assert Dropout(0.5).eval()(x) is x
+
+
+def test_a_rate_that_rounds_to_one_drops_almost_everything() -> None:
+    assert (dropout(torch.ones(10_000, dtype=torch.float64), 0.999999) != 0).sum() < 10

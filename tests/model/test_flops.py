@@ -9,8 +9,10 @@ from native_builds import use_torch
 from prefix_models import with_lengths
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.model.convolutional_config import ConvolutionalConfig
 from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
+from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.loss import projected_cross_entropy
 
@@ -45,6 +47,12 @@ def test_forward_and_training_flops_equal_the_counts_of_torch(
         loss, _ = projected_cross_entropy(hidden, model.output_matrix, tgt.flatten(), 0.1)
         torch.autograd.backward(loss)
     assert training_flops(config, W, *sizes) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("config", [TransformerConfig(**SIZES), RecurrentConfig(), ConvolutionalConfig()])
+def test_each_sentence_of_a_batch_costs_what_its_own_length_costs(config: ModelConfig) -> None:
+    alone = [config.forward_flops(W, lengths(S), lengths(T)) for S, T in ((3, 8), (90, 70))]
+    assert config.forward_flops(W, lengths(3, 90), lengths(8, 70)) == sum(alone)
 
 
 def test_an_attention_window_makes_the_cost_linear_in_the_length() -> None:

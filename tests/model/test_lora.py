@@ -76,6 +76,8 @@ def test_outputs_and_gradients_equal_those_of_an_explicit_dense_matrix() -> None
     model, dense = adapted(EVERYWHERE), make()
     additions = dict(explicit(EVERYWHERE, model))
     assert len(additions) == 2 * 4 + 2 * 7  # matrices of an encoder and of a decoder layer
+    of_queries_keys_values = (model.get_parameter(f"decoder.1.self_attention.qkv.lora_b.{i}") for i in range(3))
+    assert [len(b) for b in of_queries_keys_values] == [6, 6, 10]
     weights = {name: weight + additions.get(name, 0.0) for name, weight in dense.named_parameters()}
     expected, ours = functional_call(dense, weights, batch())[..., 3:], logits(model)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)

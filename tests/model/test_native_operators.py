@@ -15,7 +15,7 @@ from nmtkit.model.attention import CrossAttention, SelfAttention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.layers import Residual
-from nmtkit.model.residual import add_and_norm
+from nmtkit.model.residual import LayerNorm, add_and_norm
 from nmtkit.model.short_attention import attend_short_packed
 
 
@@ -70,11 +70,18 @@ def test_dropout_has_the_bits_of_torch_with_and_without_a_residual(
     assert all(torch.equal(a, b) for pair in zip(found, expected, strict=True) for a, b in zip(*pair, strict=True))
 
 
+@pytest.mark.parametrize("shape", [(1,), (3, 20_001)])
+def test_dropout_in_bf16_is_rounded_once(shape: tuple[int, ...]) -> None:
+    x, residual = draw(*shape), draw(*shape, seed=1)
+    check(lambda x: dropout(x, 0.3), x, kind=torch.bfloat16)
+    check(lambda x, residual: dropout(x, 0.3, residual), x, residual, kind=torch.bfloat16)
+
+
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_dropout_does_not_hide_infinity_and_nan(kind: torch.dtype) -> None:
+def test_dropout_neither_hides_nor_spreads_infinity_and_nan(kind: torch.dtype) -> None:
     """Dropped or not: 0 times either is NaN."""
-    y = dropout(torch.tensor([float("nan"), float("inf")] * 50, dtype=kind), 0.5)
-    assert not y.isfinite().any()
+    x = torch.tensor([float("nan"), 1.0, 1.0, float("inf"), 1.0] * 27, dtype=kind)
+    assert torch.equal(dropout(x, 0.5).isfinite(), x.isfinite())
 
 
 # --- LayerNorm(x + Dropout(y))
@@ -93,7 +100,7 @@ def norm_of(rate: float) -> Callable[..., Tensor]:
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("width", [1, 9, 130])
-@pytest.mark.parametrize("rows", [1, 64, 200])
+@pytest.mark.parametrize("rows", [0, 1, 64, 200])
 def test_a_residual_with_norm_is_that_of_torch(rows: int, width: int, rate: float) -> None:
     check(norm_of(rate), draw(rows, width), draw(rows, width, seed=1), draw(width, seed=2), draw(width, seed=3))
 
@@ -104,6 +111,24 @@ def test_a_residual_with_norm_is_that_of_torch(rows: int, width: int, rate: floa
 def test_a_residual_with_norm_in_bf16_computes_in_fp32(rows: int, width: int, rate: float) -> None:
     x, y, gain, bias = (draw(*shape, seed=i) for i, shape in enumerate([(rows, width)] * 2 + [(width,)] * 2))
     check(norm_of(rate), coarse(x), coarse(y), coarse(gain), coarse(bias), kind=torch.bfloat16)
+
+
+def test_residuals_in_another_memory_order_give_the_same_results() -> None:
+    x, y, gain, bias = draw(6, 10), draw(6, 10, seed=1), draw(10), draw(10)
+    operators: list[Callable[..., Tensor]] = [norm_of(0.3), lambda x, y, *_: dropout(y, 0.3, x)]
+    for operator in operators:
+        found = []
+        for given in ((x, y), (x.t().contiguous().t(), y.t().contiguous().t())):
+            torch.manual_seed(1)
+            found.append(operator(*given, gain, bias))
+        assert torch.equal(*found)
+
+
+def test_a_residual_with_norm_of_mixed_number_formats_is_left_to_torch() -> None:
+    x, y = torch.ones(2, 12), torch.arange(24.0).view(2, 12)
+    for kinds in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.float16, torch.float16)):
+        found = add_and_norm(x.to(kinds[0]), y.to(kinds[1]), Dropout(0.0), LayerNorm(12))
+        assert_close(found.float(), F.layer_norm(x + y, (12,)), rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -187,6 +212,13 @@ def test_a_mask_may_have_gaps() -> None:
     layer = SelfAttention(attention_config({}), causal=False)
     mask = torch.tensor([[True, False, True, True, False], [False, True, False, False, True]])[:, None, None, :]
     check(lambda x: layer.to(x.dtype)(x, mask), draw(2, 5, 12))
+
+
+def test_the_attention_of_a_sentence_with_nan_leaves_the_others_finite() -> None:
+    x = draw(3, 6, 12).detach()
+    x[1, 2, 0] = float("nan")
+    found = SelfAttention(attention_config({}), causal=False)(x, None)
+    assert found.isnan().any(-1).any(-1).tolist() == [False, True, False]
 
 
 PACKED = (3, 1, 9, 17), (5, 2, 8, 1)  # queries and keys of each sentence

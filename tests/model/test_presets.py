@@ -89,6 +89,13 @@ def test_the_big_preset_matches_the_paper() -> None:
     assert PRESETS["transformer_big"].options["max_updates"] == 300_000
 
 
+@pytest.mark.parametrize("preset", ["lstm_small", "conv_small"])
+def test_the_small_presets_are_of_one_size(preset: str) -> None:
+    assert parameters(preset, 10_000, 10_000) == pytest.approx(
+        parameters("transformer_small", 10_000, 10_000), rel=0.12
+    )
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_set_only_existing_options(preset: str) -> None:
     known = {

@@ -245,3 +245,8 @@ def test_the_loss_includes_the_output_bias() -> None:
     found, exact = (torch.autograd.grad(each, parameters) for each in (loss, expected))
     for one, other in zip(found, exact, strict=True):
         assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [{"d_model": 15, "positions": "learned"}, {"d_model": 14, "d_k": 3, "d_v": 5}])
+def test_unusual_sizes_are_accepted_if_other_options_allow_them(sizes: dict[str, Any]) -> None:
+    assert make(**sizes)(*with_lengths(sentences(4)), sentences(3)).shape == (1, 3, W)

@@ -138,6 +138,19 @@ def test_counted_characters_are_at_least_those_after_normalization(line: str) ->
     assert count_characters(line) >= max(len(line), len(unicodedata.normalize("NFKC", line)))
 
 
+def test_each_distinct_character_is_normalized_once_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many marks in a row would take quadratic time."""
+    normalized, normalize = list[str](), unicodedata.normalize
+
+    def noted(form: Any, character: str) -> str:
+        normalized.append(character)
+        return normalize(form, character)
+
+    monkeypatch.setattr(unicodedata, "normalize", noted)
+    assert count_characters("\u0301" * 1000 + "\u0316" * 1000) == 2000
+    assert normalized == ["\u0301", "\u0316"]
+
+
 def test_one_bad_job_does_not_fail_the_others(batcher: DynamicBatcher, search: Reverse) -> None:
     jobs = [batcher.submit([word], SearchConfig()) for word in ("good", "bad", "better")]
     search.may_go.set()

@@ -23,7 +23,7 @@ from nmtkit.errors import UserError
 from nmtkit.model.architectures import make_model
 from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.text.moses_bpe import FINAL_MARK, MOSES_BPE, MosesBpe, MosesBpeTokenizer, merge_symbols, read_codes
-from nmtkit.text.tokenizer import Tokenizer, make_tokenizer, tokenizer_differences
+from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer, make_tokenizer, tokenizer_differences
 from nmtkit.text.vocabulary import SPECIALS, UNK, Vocabulary
 from nmtkit.training.averaging import average_checkpoints
 
@@ -297,6 +297,21 @@ def test_an_adopted_model_is_fine_tuned_and_translates_raw_text(
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 3), done.stderr.decode()
     done = run_here("nmt-generate", "--checkpoint", tuned, "--copy-unknown", input=b"the dog\n")
     assert (done.returncode, b"--copy-unknown is for models of segmented text" in done.stderr) == (2, True)
+
+
+def test_a_shared_vocabulary_with_two_kinds_of_tokenizers_is_refused(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    source, _ = MarianFiles(tmp_path / "marian").tokenizers()
+    save_checkpoint(tmp_path / "a.pt", with_tokenizers(make_checkpoint(), source, SpaceTokenizer(source.vocab)))
+    with pytest.raises(UserError, match="different kinds of tokenizers"):
+        load_checkpoint(tmp_path / "a.pt")
+
+
+def test_subword_sampling_needs_a_sentencepiece_model(tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses")
+    with pytest.raises(UserError, match="moses-bpe"):
+        Resegmenter(FsmtFiles(tmp_path / "fsmt").tokenizers()[0], 0.1)
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])

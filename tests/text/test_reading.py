@@ -1,6 +1,7 @@
 """Reading text: what a line is, which files are found, and which file and line an error names."""
 
 import bz2
+import contextlib
 import gzip
 import itertools
 import lzma
@@ -28,6 +29,12 @@ def test_compressed_text_reads_like_plain_text(tmp_path: Path, suffix: str) -> N
     (tmp_path / f"a.de{suffix}").write_bytes(COMPRESS[suffix](content.encode()))
     path = find_side(str(tmp_path / "a"), "de")
     assert list(read_lines(path)) == content.split("\n")
+
+
+def test_a_plain_file_is_read_rather_than_a_compressed_one_beside_it(tmp_path: Path) -> None:
+    for name in ("a.de.gz", "a.de"):
+        (tmp_path / name).touch()
+    assert find_side(str(tmp_path / "a"), "de") == tmp_path / "a.de"
 
 
 def test_a_missing_side_is_reported(tmp_path: Path) -> None:
@@ -105,12 +112,29 @@ def test_an_endless_line_is_refused_before_it_fills_the_memory() -> None:
         next(read_lines(Path("/dev/zero")))
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_largest_line_is_read_and_a_larger_one_refused_on_either_side(
+    side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "_MAX_LINE_BYTES", 1 << 20)
+    sides = ["a\nb\n", "a\nb\n"]
+    for size in ((1 << 20) - 1, (1 << 20) + 1):
+        sides[side] = f"a\n{'b' * size}\n"
+        paths = write_pair(tmp_path, *sides)
+        with pytest.raises(UserError, match=str(paths[side])) if size > 1 << 20 else contextlib.nullcontext():
+            assert ["".join(f"{line}\n" for line in each.lines()) for each in next(read_parallel(*paths))] == sides
+
+
 def test_utf16_is_refused_by_name_and_other_bytes_that_are_not_utf8_are_text(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes("\ufeff犬。\n".encode("utf-16-le"))
     with pytest.raises(UserError, match="UTF-16"):
         list(read_raw_lines(tmp_path / "a"))
     (tmp_path / "a").write_bytes(b"\xff\xfebroken\n")
     assert list(read_raw_lines(tmp_path / "a")) == [b"\xff\xfebroken"]
+    (tmp_path / "b").write_bytes("\ufeff犬\n".encode("utf-16-be"))
+    (tmp_path / "a").write_bytes(b"two\nlines\n")  # not: other numbers of lines
+    with pytest.raises(UserError, match="UTF-16"):
+        list(read_parallel(tmp_path / "a", tmp_path / "b"))
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 1 << 18])

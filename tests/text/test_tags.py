@@ -213,6 +213,11 @@ def test_a_tag_in_the_line_is_neither_aligned_nor_copied(into_several: Translato
     assert translation_of(sentence, [[hypothesis]], tokenizer, tokenizer, copying).text == "y x"
 
 
+def test_a_limit_that_leaves_room_for_the_tag_only_is_refused(translator: Translator) -> None:
+    with pytest.raises(UserError, match="too few for tag and text"):
+        list(translator.stream([Request(LINE, source_tag=TAG)], SEARCH, StreamConfig(max_source_tokens=1)))
+
+
 # --- datasets
 
 
@@ -265,6 +270,15 @@ def test_a_mixture_of_languages_trains_a_model_that_translates_each_dataset(
     assert again.stdout == done.stdout
     assert_refused(run_here(*generate, to_en, "--split", "valid", "--source-tag", "<2en>"), "has the tag <2en> already")
     assert_refused(run_here(*generate, "--source-tag", "<2fr>", input=b"a\n"), "not one piece", "--user-symbol")
+
+
+def test_a_tag_that_a_new_vocabulary_will_not_have_is_refused_before_the_text_is_read(
+    run_here: Run, tmp_path: Path
+) -> None:
+    for side in ("en", "de"):
+        (tmp_path / f"text.{side}").write_bytes(b"\xff\n")
+    text = ("-s", "en", "-t", "de", "--trainpref", tmp_path / "text", "--destdir", tmp_path / "data")
+    assert_refused(run_here("nmt-preprocess", *text, "--source-tag", "<2de>"), "not one piece", "--user-symbol")
 
 
 def test_text_of_several_languages_has_files_named_source_and_target(run_here: Run, tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import io
 import pickle
 import random
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from nmtkit.errors import UserError
+from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import (
     KINDS,
     SENTENCEPIECE,
@@ -17,7 +19,6 @@ from nmtkit.text.tokenizer import (
     Tokenizer,
     _surfaces,
     make_tokenizer,
-    train_sentencepiece,
 )
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -54,7 +55,7 @@ def test_lines_that_sentencepiece_leaves_out_as_too_long_are_learned_in_parts() 
 
 
 def test_blank_lines_have_no_tokens(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode(["", "   ", "\t"]) == [[], [], []]
+    assert tokenizer.encode(["", "   ", "\ufeff"]) == [[], [], []]
     assert tokenizer.decode([]) == ""
 
 
@@ -71,6 +72,52 @@ def test_a_character_encoded_as_byte_pieces_appears_once_in_the_surfaces(tokeniz
     added = tokenizer.surfaces(ids)
     assert len(added) == len(ids)
     assert "".join(added).lstrip(" ") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("hu\u00adnd\u2060 \u200eka\u200ctze\u202c", "hund katze"),
+        ("می\u200cخواهم", None),
+        ("☺\ufe0f 👩\u200d🔬 1\ufe0f\u20e3", None),
+        ("葛\U000e0100 a\ufe0f", "葛 a"),
+    ],
+)
+def test_invisible_characters_are_dropped_except_where_they_are_needed(text: str, kept: str | None) -> None:
+    for keep, expected in ((False, kept or text), (True, text)):
+        model = train(byte_fallback=True, vocab_size=340, keep_invisible=keep)
+        tokenizer = SentencePieceTokenizer(model)
+        assert tokenizer.decode(tokenizer.encode([text])[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("normalization", "text"),
+    [
+        ("identity", "e\u0301 ½ Ａ"),
+        ("nfc", "e\u0301 ½ Ａ o\u0302\u0323 \u212b " + normalize("NFD", "각")),
+        ("nfkc", "e\u0301 ½ Ａ"),
+    ],
+)
+def test_text_is_normalized_as_the_model_records(normalization: str, text: str) -> None:
+    tokenizer = SentencePieceTokenizer(train(byte_fallback=True, vocab_size=340, normalization=normalization))
+    expected = {"identity": text, "nfc": normalize("NFC", text), "nfkc": normalize("NFKC", text)}[normalization]
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == expected
+
+
+def test_bytes_that_spell_no_character_are_not_written() -> None:
+    tokenizer = SentencePieceTokenizer(train(byte_fallback=True, vocab_size=340))
+    (hund,) = tokenizer.encode(["hund"])
+    broken, euro = (
+        tokenizer.vocab.to_ids(f"<0x{byte:02X}>" for byte in spelled) for spelled in (b"\xe3\x81", "€".encode())
+    )
+    assert tokenizer.decode([*broken, *hund, *broken, *hund, *euro, *broken[:1]]) == "hund hund€"
+
+
+def test_the_error_for_a_small_vocabulary_names_the_smallest_that_works() -> None:
+    with pytest.raises(UserError, match="too small for this text: use at least") as error:
+        train(byte_fallback=True, vocab_size=100)
+    smallest = int(str(error.value).split()[-1])
+    assert len(SentencePieceTokenizer(train(byte_fallback=True, vocab_size=smallest)).vocab) == smallest
 
 
 def test_without_byte_fallback_an_unseen_character_is_unknown() -> None:

@@ -13,8 +13,9 @@ from training_runs import refused
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
+from nmtkit.preprocessing.config import VocabularyConfig
 from nmtkit.text.spm_model import Piece, PieceType, append_user_symbols, read_model
-from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer, make_tokenizer
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, make_tokenizer
 from nmtkit.text.user_symbols import add_symbols, check_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
@@ -108,6 +109,19 @@ def test_a_piece_of_the_vocabulary_is_refused_as_a_symbol(tmp_path: Path) -> Non
     piece = next(piece for piece in source.vocab.pieces[len(SPECIALS) :] if "▁" not in piece)
     with pytest.raises(UserError, match="a piece of the vocabulary already: omit it"):
         add_symbols((source, target), [piece])
+
+
+def test_symbols_of_segmented_text_are_words() -> None:
+    given = SpaceTokenizer(Vocabulary([*SPECIALS, "the", "dog"]))
+    source, target = add_symbols((given, given), ["<2de>"])
+    assert source is target
+    assert source.encode(["<2de> the dog<2de>"]) == [[6, 4, 1]]
+
+
+def test_a_vocabulary_without_room_for_all_symbols_is_refused() -> None:
+    assert VocabularyConfig(user_symbol=("<a>", "<b>"), vocab_size=6).vocab_size == 6
+    with pytest.raises(UserError, match="--vocab-size 5"):
+        VocabularyConfig(user_symbol=("<a>", "<b>"), vocab_size=5)
 
 
 # nmt-preprocess, nmt-train

@@ -79,6 +79,13 @@ def test_nonfinite_weights_are_refused_with_the_names_of_checkpoint_and_paramete
     average_checkpoints(paths, "ema")  # the weights that are averaged are what counts
 
 
+@pytest.mark.parametrize("changes", [{"valid_loss": "low"}, {"options": []}, {"validation_data": 5}], ids=str)
+def test_a_validation_record_of_the_wrong_type_is_refused_with_its_file(changes: dict[str, Any], folder: Path) -> None:
+    change_progress(folder / "checkpoint_30.pt", **changes)
+    with pytest.raises(UserError, match=r"checkpoint_30\.pt: damaged"):
+        best_checkpoints(folder, 1)
+
+
 def test_averaging_succeeds_while_a_run_deletes_checkpoints(
     folder: Path, make_checkpoint: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +117,13 @@ def test_a_checkpoint_that_vanishes_repeatedly_ends_in_an_error(folder: Path) ->
     with pytest.raises(UserError, match=r"checkpoint_5\.pt: No such file .*; copy them first$"):
         average_run(choose)
     assert 1 < len(chosen) < 10
+
+
+def test_a_damaged_checkpoint_is_reported_at_once(folder: Path) -> None:
+    (folder / "checkpoint_100.pt").write_bytes(b"")
+    chosen = iter([[folder / "checkpoint_100.pt"]])
+    with pytest.raises(UserError, match="truncated"):
+        average_run(lambda: next(chosen))
 
 
 def test_moving_averages_are_averaged_if_checkpoints_have_them(tmp_path: Path, make_checkpoint: Make) -> None:

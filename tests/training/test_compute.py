@@ -55,6 +55,8 @@ def test_compile_is_refused_if_torch_cannot_compile(
         raise RuntimeError("\nno compiler found\nmore of it")
 
     monkeypatch.setattr(torch, "compile", fail)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
     message = train(tmp_path, "--max-updates", 1, "--compile", code=2).stderr.decode()
+    assert os.environ["PYTHONSAFEPATH"] == "1"  # processes of the compiler import nothing from the current folder
     assert message.count("\n") == 1
     assert "--compile: torch cannot compile on this machine (no compiler found): omit it" in message

@@ -71,7 +71,9 @@ def test_model_options_that_are_not_given_are_those_of_the_initial_model(
     else:
         train(tmp_path / "parent", "--max-updates", 1, "--norm", "pre", "--heads", 4)
     given = tmp_path / "parent" / "checkpoint_last.pt"
-    words = (datasets["joined"], "--save-dir", tmp_path / "run", *PLAIN, "--init-from", given, "--dropout", 0.4)
+    (tmp_path / "file.json").write_text('{"separate_output": true, "d_bottleneck": 8}')  # of a recurrent model
+    file = () if arch else ("--config", tmp_path / "file.json")
+    words = (datasets["joined"], "--save-dir", tmp_path / "run", *PLAIN, *file, "--init-from", given, "--dropout", 0.4)
     done = run_here("nmt-train", *words, "--max-updates", 1)
     assert done.returncode == 0, done.stderr.decode()
     expected = replace(load_checkpoint(given).model_config, dropout=0.4)  # type: ignore[call-arg]

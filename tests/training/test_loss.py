@@ -1,5 +1,7 @@
 """The fused loss against torch's own, computed in double precision."""
 
+import math
+
 import pytest
 import torch
 from native_builds import BUILDS, use_build, use_torch
@@ -10,7 +12,7 @@ from torch.testing import assert_close
 
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.training import loss as loss_module
-from nmtkit.training.loss import projected_cross_entropy
+from nmtkit.training.loss import perplexity, projected_cross_entropy
 
 D, W = 16, 50
 
@@ -58,6 +60,15 @@ def test_extreme_logits_neither_overflow_nor_vanish() -> None:
     loss, nll = projected_cross_entropy(hidden, matrix, torch.tensor([EOS, EOS]), 0.0)
     assert nll.item() == pytest.approx(200)
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, (hidden, matrix)))
+
+
+def test_an_empty_batch_has_no_loss_and_a_negative_log_likelihood_no_gradient() -> None:
+    loss, nll = projected_cross_entropy(*draw(0), 0.1)
+    assert (loss.item(), nll.item(), nll.requires_grad) == (0, 0, False)
+
+
+def test_the_perplexity_of_a_run_that_diverges_is_infinite() -> None:
+    assert (perplexity(1e4), perplexity(2)) == (math.inf, math.exp(2))
 
 
 @pytest.mark.parametrize("build", [*BUILDS, None])

@@ -53,6 +53,14 @@ def test_each_dataset_has_its_loss_tokens_and_validation(straight: Path) -> None
         assert row["valid_half_loss"] != row["valid_loss"]
 
 
+def test_equal_proportions_in_other_numbers_are_no_change(
+    train: Train, small: tuple[Path, Path], tmp_path: Path
+) -> None:
+    train(tmp_path, small[0], "--max-updates", 1, "--mix", "6,2")
+    said = train(tmp_path, small[0], "--max-updates", 2, "--mix", "0.3,0.1").stderr.decode()
+    assert "options have changed" not in said
+
+
 def test_the_first_dataset_decides_what_is_best_and_counts_epochs(straight: Path) -> None:
     rows = metrics(straight, "valid")
     progress = last(straight).progress

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_model import Toy, ToyConfig
@@ -48,6 +49,14 @@ def test_a_toy_model_learns_and_a_resumed_run_ends_like_an_uninterrupted_one(
     first, second = metrics(tmp_path / "straight", "valid")
     assert second["valid_loss"] < first["valid_loss"]
     assert last(tmp_path / "straight").model_config == ToyConfig()
+
+
+def test_a_function_gets_each_row_of_the_metrics(datasets: dict[str, Path], tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    train(datasets["joined"], toy_options(tmp_path, 10), on_metrics=rows.append)
+    assert len(rows) == 11
+    for event in ("train", "valid"):
+        assert [row for row in rows if row["event"] == event] == metrics(tmp_path, event)
 
 
 def test_sentences_longer_than_the_architecture_supports_are_refused(datasets: dict[str, Path], tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""The protocol of documents, and documents as a text with slices that are translated: all else keeps its bytes."""
+
+import codecs
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from nmtkit.errors import UserError
+from nmtkit.text.segment import Segment, Tag, has_letters
+
+#: From a translated segment, and the new bytes of its tags by their offset, to its bytes in the file.
+Render = Callable[[Segment, Mapping[int, str]], str]
+
+
+class Document(Protocol):
+    """A file that has been read: what to translate, in the order of the file, and the file with translations."""
+
+    @property
+    def segments(self) -> Sequence[Segment]: ...
+
+    def write(self, translations: Sequence[Segment]) -> bytes:
+        """The bytes of the file with a translation for each segment; an unchanged segment keeps its bytes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """What formats need to know: kept elements of HTML, columns (names or numbers), keys (patterns), a language."""
+
+    kept: frozenset[str] = frozenset()
+    columns: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    target_language: str = ""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slice of the source that a translation replaces. The place of a target is written also if nothing changed."""
+
+    start: int
+    end: int
+    segment: Segment
+    render: Render
+    is_target: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A decoded file. Encoding `text` again gives its bytes."""
+
+    text: str
+    encoding: str = "utf-8"
+    errors: str = "strict"
+
+
+@dataclass
+class SlicedDocument:
+    """A document of one text. Slots may be inside tags of other slots (attributes, footnotes), but may not cross."""
+
+    source: Source
+    slots: list[Slot] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.slots = [slot for slot in self.slots if is_translatable(slot.segment)]
+        self.slots.sort(key=lambda slot: (slot.start, -slot.end))
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return [slot.segment for slot in self.slots]
+
+    def write(self, translations: Sequence[Segment]) -> bytes:
+        done: list[tuple[int, int, str]] = []  # replaced slices, last first
+        for slot, translation in reversed(list(zip(self.slots, translations, strict=True))):
+            inner = []
+            while done and done[-1][1] <= slot.end and slot.start < slot.end:
+                inner.append(done.pop())
+            if translation == slot.segment and not slot.is_target:
+                text = self.splice(slot.start, slot.end, inner)
+            else:
+                tags = [part for part in slot.segment.parts if isinstance(part, Tag) and part.offset >= 0]
+                spans = {tag.offset: tag.offset + len(tag.raw) for tag in tags}
+                inside = {
+                    at: [entry for entry in inner if at <= entry[0] and entry[1] <= end] for at, end in spans.items()
+                }
+                raws = {at: self.splice(at, spans[at], entries) for at, entries in inside.items() if entries}
+                text = slot.render(with_edges(translation, slot.segment), raws)
+            done.append((slot.start, slot.end, text))
+        text = self.splice(0, len(self.source.text), reversed(done))
+        return text.encode(self.source.encoding, self.source.errors)
+
+    def splice(self, start: int, end: int, entries: Iterable[tuple[int, int, str]]) -> str:
+        """A slice of the source with replaced slices, in their order."""
+        parts = []
+        for first, last, text in entries:
+            parts += [self.source.text[start:first], text]
+            start = last
+        return "".join([*parts, self.source.text[start:end]])
+
+
+def is_translatable(segment: Segment) -> bool:
+    return any(has_letters(part) for part in segment.parts if isinstance(part, str))
+
+
+def with_edges(translation: Segment, original: Segment) -> Segment:
+    """The translation with the white space that the original has at both ends."""
+    first, last = (part if isinstance(part, str) else "" for part in (original.parts[0], original.parts[-1]))
+    start, end = first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
+    parts = list(translation.parts)
+    if parts and isinstance(parts[0], str):
+        parts[0] = parts[0].lstrip()
+    if parts and isinstance(parts[-1], str):
+        parts[-1] = parts[-1].rstrip()
+    return Segment(tuple(part for part in (start, *parts, end) if part), translation.movable)
+
+
+def plain(segment: Segment, _: Mapping[int, str]) -> str:
+    """The bytes of a segment whose text needs no escapes."""
+    return "".join(part if isinstance(part, str) else part.raw for part in segment.parts)
+
+
+def text_source(content: bytes, declaration: re.Pattern[bytes] | None = None, errors: str = "strict") -> Source:
+    """Decode a file: by its byte order mark, by the encoding that `declaration` finds at its start, or as UTF-8."""
+    encoding = "utf-8"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16-le" if content.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
+    elif declaration and not content.startswith(codecs.BOM_UTF8) and (match := declaration.search(content[:4096])):
+        encoding = match[1].decode("ascii", "replace")
+    try:
+        text = content.decode(encoding)
+        if text.encode(encoding) != content:
+            raise UnicodeError
+    except (LookupError, UnicodeError):
+        raise UserError(f"the document is not valid {encoding}: convert it to UTF-8") from None
+    return Source(text, encoding, errors)

@@ -1,0 +1,55 @@
+"""JSON: string values, of all keys or of those that patterns such as `messages.*.text` name."""
+
+import json
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
+from nmtkit.errors import UserError
+from nmtkit.text.segment import Segment
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+
+
+def read_json(content: bytes, options: Options) -> Document:
+    source = text_source(content)
+    text = source.text.removeprefix("\ufeff")
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the document is not JSON: {error}") from None
+    offset = len(source.text) - len(text)
+    slots: list[Slot] = []
+    path: list[str | int] = []  # keys and indexes around
+    is_key = False
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token in "{[":
+            path.append("" if token == "{" else 0)
+            is_key = token == "{"
+        elif token in "}]":
+            path.pop()
+        elif token == ",":
+            is_key = isinstance(path[-1], str)
+            if isinstance(path[-1], int):
+                path[-1] += 1
+        elif token == ":":
+            is_key = False
+        elif is_key:
+            path[-1] = json.loads(token)
+        elif token.startswith('"'):
+            name = ".".join(map(str, path))
+            if not options.keys or any(fnmatchcase(name, pattern) for pattern in options.keys):
+                start, end = (place + offset for place in match.span())
+                is_ascii = token.isascii() and "\\u" in token
+                slots.append(Slot(start, end, Segment((json.loads(token),)), _ascii if is_ascii else _unicode))
+    return SlicedDocument(source, slots)
+
+
+def _ascii(segment: Segment, raws: Mapping[int, str]) -> str:
+    return json.dumps(plain(segment, raws))
+
+
+def _unicode(segment: Segment, raws: Mapping[int, str]) -> str:
+    return json.dumps(plain(segment, raws), ensure_ascii=False)

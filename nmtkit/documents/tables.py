@@ -1,0 +1,71 @@
+"""CSV and TSV: the fields of chosen columns, with their quotation marks."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
+from nmtkit.errors import UserError
+from nmtkit.text.segment import Segment
+
+
+def read_csv(content: bytes, options: Options) -> Document:
+    first = content.partition(b"\n")[0].decode("utf-8", "replace")
+    return _read(content, max(",;\t|", key=first.count), options)
+
+
+def read_tsv(content: bytes, options: Options) -> Document:
+    return _read(content, "\t", options)
+
+
+def _read(content: bytes, delimiter: str, options: Options) -> Document:
+    source = text_source(content)
+    rows = [*_rows(source.text, delimiter)]
+    header = [_value(source.text[slice(*span)]) for span in rows[0]] if rows else []
+    columns = {_column(name, header) for name in options.columns}
+    has_names = any(not name.isdecimal() for name in options.columns)  # then the first row is no text
+    slots = []
+    for row in rows[has_names:]:
+        for number, (start, end) in enumerate(row):
+            if not columns or number in columns:
+                raw = source.text[start:end]
+                render = partial(_render, delimiter=delimiter, quoted=raw.startswith('"'))
+                slots.append(Slot(start, end, Segment((_value(raw),)), render))
+    return SlicedDocument(source, slots)
+
+
+def _column(name: str, header: list[str]) -> int:
+    """The index of a column: of its name, or of its number from 1."""
+    if name in header:
+        return header.index(name)
+    if name.isdecimal() and int(name):
+        return int(name) - 1
+    raise UserError(f"the document has no column {name!r}: use one of {', '.join(header)}")
+
+
+def _rows(text: str, delimiter: str) -> Iterator[list[tuple[int, int]]]:
+    """The spans of the fields of each row, as the csv module reads them."""
+    field = re.compile(rf'"(?:[^"]|"")*"?[^{re.escape(delimiter)}\r\n]*|[^{re.escape(delimiter)}\r\n]*')
+    at, row = int(text.startswith("\ufeff")), []
+    while at < len(text):
+        match = field.match(text, at)
+        end = match.end() if match else at
+        row.append((at, end))
+        if text[end : end + 1] != delimiter:
+            yield row
+            row = []
+            end += text.startswith("\r\n", end)
+        at = end + 1
+    if row:
+        yield row
+
+
+def _value(raw: str) -> str:
+    return raw[1:].rstrip().removesuffix('"').replace('""', '"') if raw.startswith('"') else raw
+
+
+def _render(segment: Segment, raws: Mapping[int, str], delimiter: str, quoted: bool) -> str:
+    text = plain(segment, raws)
+    if quoted or any(mark in text for mark in (delimiter, '"', "\n", "\r")):
+        return '"' + text.replace('"', '""') + '"'
+    return text

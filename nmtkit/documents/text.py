@@ -1,0 +1,40 @@
+"""Plain text: paragraphs, which blank lines, list items and indentation separate."""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+
+from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
+from nmtkit.documents.wrapping import joined, wrapped
+from nmtkit.text.segment import Segment
+
+_ITEM = re.compile(r"\ufeff?[ \t]*(?:[-*+•–][ \t]+|\d+[.)][ \t]+)?")
+
+
+def read_text(content: bytes, options: Options) -> Document:
+    source = text_source(content)
+    spans: list[tuple[int, int]] = []
+    at, is_open = 0, False
+    for line in source.text.splitlines(keepends=True):
+        mark = _ITEM.match(line)
+        start, end = at + (mark.end() if mark else 0), at + len(line.rstrip())
+        if start >= end:
+            is_open = False
+        elif is_open and start == at:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((start, end))
+            is_open = True
+        at += len(line)
+    newline = "\r\n" if "\r\n" in source.text else "\n"
+    slots = []
+    for start, end in spans:
+        lines = source.text[start:end].splitlines()
+        width = max(map(len, lines)) if len(lines) > 1 else 1 << 30
+        render = partial(_render, width=width, newline=newline)
+        slots.append(Slot(start, end, Segment((joined(source.text[start:end]),)), render))
+    return SlicedDocument(source, slots)
+
+
+def _render(segment: Segment, raws: Mapping[int, str], width: int, newline: str) -> str:
+    return plain(wrapped(segment, 1, width, newline), raws)

@@ -1,0 +1,60 @@
+"""Documents that are zip files: translated members change, all others are copied."""
+
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+
+from nmtkit.documents.document import Document
+from nmtkit.errors import UserError
+from nmtkit.text.segment import Segment
+
+_MAX_UNPACKED = 256 << 20  #: bytes of all members together
+_OLE = b"\xd0\xcf\x11\xe0"  #: begins encrypted files and those of old versions of Office
+
+
+class ZippedDocument:
+    """A zip file. `read` reads a member, or returns None for one that is copied."""
+
+    def __init__(self, content: bytes, read: Callable[[str, bytes], Document | None]) -> None:
+        if content.startswith(_OLE):
+            raise UserError(
+                "the document is encrypted or of an old version: save it without a password, in the new format"
+            )
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                infos = archive.infolist()
+                if any(info.flag_bits & 1 for info in infos):
+                    raise UserError("the document is encrypted: save it without a password")
+                if sum(info.file_size for info in infos) > _MAX_UNPACKED:
+                    raise UserError(f"the document is larger than {_MAX_UNPACKED >> 20} MiB when unpacked: split it")
+                self.members = [(info, archive.read(info)) for info in infos]
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, OSError) as error:
+            raise UserError(f"the document is a damaged zip file: {error}") from None
+        self.documents = {info.filename: read(info.filename, data) for info, data in self.members}
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return [segment for document in self.documents.values() if document for segment in document.segments]
+
+    def write(self, translations: Sequence[Segment]) -> bytes:
+        output, at = io.BytesIO(), 0
+        with zipfile.ZipFile(output, "w") as archive:
+            for info, data in self.members:
+                if document := self.documents.get(info.filename):
+                    count = len(document.segments)
+                    data = document.write(translations[at : at + count])
+                    at += count
+                copy = zipfile.ZipInfo(info.filename, info.date_time)
+                copy.compress_type, copy.external_attr, copy.comment = (
+                    info.compress_type,
+                    info.external_attr,
+                    info.comment,
+                )
+                copy.create_system = info.create_system
+                archive.writestr(copy, data)
+        return output.getvalue()
+
+    def require(self, member: str, format: str) -> None:
+        if member not in self.documents:
+            raise UserError(f"the document is not a {format} file: it has no {member}")

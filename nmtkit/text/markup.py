@@ -1,0 +1,188 @@
+"""HTML and XML in text: tags with their places, segments of inline markup, entities, what is not to be translated."""
+
+import html
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced, pairs, place
+
+
+def names(text: str) -> frozenset[str]:
+    """The set of the words of a text."""
+    return frozenset(text.split())
+
+
+#: Elements of HTML whose text is kept: those of LibreTranslate, and drawings and formulas.
+KEPT = names("address applet audio canvas code embed math object script style svg time video")
+_VOID = names("area base br col embed hr img input link meta param source track wbr")
+_RAW = names("iframe noembed noframes script style textarea title xmp")  # no tags inside
+_ESCAPED = names("textarea title")  # of these, the text has entities
+
+_TAG = re.compile(  # linear in time: a quotation mark opens a value only after an equals sign
+    r"""<(/?)([^\W\d][^\s/>]*)[^>=]*(?:=\s*(?:"[^"]*"|'[^']*'|(?!["'\s]))[^>=]*)*>"""
+)
+_ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
+_DOCTYPE = re.compile(r"<!doctype[^\[>]*(?:\[[^\]]*\]\s*)?>", re.IGNORECASE)
+_DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # no character of XML
+
+
+@dataclass(frozen=True)
+class Token:
+    """A text, a tag, or something else: a comment, a declaration, CDATA, the content of a script."""
+
+    kind: str  # text, open, close, empty, other
+    start: int
+    end: int
+    raw: str
+    name: str = ""
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        found = _ATTRIBUTE.finditer(self.raw, self.raw.find(self.name) + len(self.name))
+        return {match[1]: html.unescape(match[2] or match[3] or match[4] or "") for match in found}
+
+    def value_span(self, attribute: str) -> tuple[int, int] | None:
+        """Where in the file the quoted value of an attribute is."""
+        for match in _ATTRIBUTE.finditer(self.raw, self.raw.find(self.name) + len(self.name)):
+            if match[1].lower() == attribute and match.lastindex in (2, 3):
+                start, end = match.span(match.lastindex)
+                return self.start + start, self.start + end
+        return None
+
+
+def scan(source: str, is_html: bool = True) -> list[Token]:
+    """Cut a text into tokens, whose concatenation is the text."""
+    return list(_tokens(source, is_html))
+
+
+def _tokens(source: str, is_html: bool) -> Iterator[Token]:
+    def token(kind: str, start: int, end: int, name: str = "") -> Iterator[Token]:
+        if start < end:
+            yield Token(kind, start, end, source[start:end], name)
+
+    text = at = 0  # where the text begins, where to look for a tag
+    while (at := source.find("<", at)) >= 0:
+        if source.startswith(("<!", "<?"), at):
+            end = _end_of_other(source, at, is_html)
+            yield from token("text", text, at)
+            yield from token("other", at, end)
+        elif match := _TAG.match(source, at):
+            name, end = match[2].lower() if is_html else match[2], match.end()
+            is_empty = source[end - 2] == "/" or (is_html and name in _VOID)
+            kind = "close" if match[1] else "empty" if is_empty else "open"
+            yield from token("text", text, at)
+            yield from token(kind, at, end, name)
+            if is_html and kind == "open" and name in _RAW:
+                closing = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(source, end)
+                content, end = end, closing.start() if closing else len(source)
+                yield from token("text" if name in _ESCAPED else "other", content, end)
+        elif re.compile(r"</?[^\W\d]").match(source, at):
+            break  # a tag without an end
+        else:
+            at += 1
+            continue
+        text = at = end
+    yield from token("text", text, len(source))
+
+
+def _end_of_other(source: str, start: int, is_html: bool) -> int:
+    if match := _DOCTYPE.match(source, start):
+        return match.end()
+    opening, closing = next(marks for marks in _DELIMITED if source.startswith(marks[0], start))
+    end = source.find(closing, start + len(opening))
+    return end + len(closing) if end >= 0 else len(source)
+
+
+def token_pairs(tokens: Sequence[Token]) -> dict[int, int]:
+    """The index of the counterpart of each opening and closing tag that has one."""
+    kinds = {"open": Kind.OPEN, "close": Kind.CLOSE}
+    return pairs([(kinds.get(token.kind, Kind.ALONE), token.name) for token in tokens])
+
+
+def is_translated(token: Token, default: bool, kept: Collection[str] = KEPT) -> bool:
+    """Whether the content of an element is to be translated: translate="no", class="notranslate", or a kept name."""
+    attributes = {name.lower(): value for name, value in token.attributes.items()}
+    classes = attributes.get("class", "").split()
+    if "translate" in attributes:
+        return attributes["translate"].lower() != "no"
+    if "notranslate" in classes:
+        return False
+    return "translate" in classes or (default and token.name not in kept)
+
+
+def inline(
+    tokens: Sequence[Token], is_html: bool = True, kept: Collection[str] = KEPT, translated: bool = True
+) -> Segment:
+    """The segment of tokens of text and inline tags; content that is not to be translated becomes protected spans."""
+    ends = token_pairs(tokens)
+    parts: list[Part] = []
+    states = [translated]  # whether the text is translated, for each open pair
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        end = ends.get(index)
+        if token.kind == "text" or token.raw.startswith("<![CDATA["):
+            text = text_of(token, is_html)
+            parts.append(text if states[-1] or not text.strip() else Tag(Kind.ALONE, token.raw, text=text))
+        elif end is None:
+            parts.append(
+                Tag(
+                    Kind[token.kind.upper()] if token.kind in ("open", "close") else Kind.ALONE,
+                    token.raw,
+                    token.name,
+                    offset=token.start,
+                )
+            )
+        elif token.kind == "close":
+            states.pop()
+            parts.append(Tag(Kind.CLOSE, token.raw, token.name))
+        else:
+            inside = tokens[index + 1 : end]
+            states.append(is_translated(token, states[-1], kept))
+            if states[-1] or any(inner.kind == "open" and is_translated(inner, False) for inner in inside):
+                parts.append(Tag(Kind.OPEN, token.raw, token.name, offset=token.start))
+            else:
+                states.pop()
+                raw = "".join(inner.raw for inner in tokens[index : end + 1])
+                text = "".join(text_of(inner, is_html) for inner in inside if inner.kind == "text")
+                parts.append(Tag(Kind.ALONE, raw, text=text, offset=token.start))
+                index = end
+        index += 1
+    return balanced(parts)
+
+
+def text_of(token: Token, is_html: bool) -> str:
+    """The text that a token stands for: white space of HTML collapses, as browsers show it."""
+    if token.raw.startswith("<![CDATA["):
+        return token.raw[9:-3]
+    return html.unescape(re.sub("[ \t\r\n\f]+", " ", token.raw) if is_html else token.raw)
+
+
+def escape(text: str, is_html: bool = True) -> str:
+    """Text as HTML or XML: a no-break space of HTML stays visible, characters that XML cannot hold are dropped."""
+    escaped = html.escape(_CONTROLS.sub("", text), quote=False)
+    return escaped.replace("\xa0", "&nbsp;") if is_html else escaped
+
+
+def render(segment: Segment, is_html: bool = True, raws: Mapping[int, str] | None = None) -> str:
+    """The markup of a segment. `raws` has the new bytes of tags by their `offset`, where attributes changed."""
+    raws = raws or {}
+    return "".join(
+        escape(part, is_html) if isinstance(part, str) else raws.get(part.offset, part.raw) for part in segment.parts
+    )
+
+
+def parse(tagged: str, is_html: bool = True, kept: Collection[str] = KEPT) -> Segment:
+    """The segment of a line of HTML or XML."""
+    return inline(scan(tagged, is_html), is_html, kept)
+
+
+def place_tags(tagged: str, target: str, alignment: Sequence[tuple[int, int]]) -> str:
+    """Place the tags of an HTML segment in the translation of its text by the `alignment` of their words.
+
+    `target` is the translation of the text without tags, `alignment` has pairs of source and target word numbers, words
+    are `\\w+` or one mark. Each tag occurs once, pairs nest, and the text of the result is `target`, escaped.
+    """
+    return render(place(parse(tagged), target, alignment))
