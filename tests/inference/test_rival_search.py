@@ -73,7 +73,7 @@ def test_a_batch_gives_what_each_sentence_gives_alone(name: str) -> None:
 def test_the_state_of_a_hypothesis_takes_the_estimated_bytes(name: str) -> None:
     _, backend = model_and_search(name)
     src, lengths = batch()
-    state: Any = backend.start(backend.encode(src, lengths))
+    state: Any = unwrapped(backend.start(backend.encode(src, lengths))).state
     tensors = state.inputs if name.startswith("conv") else [tensor for layer in state.layers for tensor in layer]
     assert sum(tensor.nbytes for tensor in tensors) == backend.state_bytes(7) * len(src)
 
