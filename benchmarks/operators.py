@@ -18,6 +18,8 @@ from torch.nn import functional as F
 
 from nmtkit.inference.native_transformer import NativeLinear
 from nmtkit.machine import native_build
+from nmtkit.machine.number_format import NumberFormat
+from nmtkit.machine.threads import set_threads
 from nmtkit.model.attention import attend, join_heads, split_heads
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.residual import LayerNorm, add_and_norm
@@ -57,7 +59,7 @@ def compare_attention(length: int, kind: torch.dtype) -> None:
     compare(name, lambda: attend_short((qkv,), Sizes(8, 64, 64), mask, causal=False).sum(), by_torch, [qkv])
 
 
-def gflops(linear: Callable[[Tensor], Tensor], columns: int, outputs: int, rows: int, runs: int = 15) -> float:
+def gflops(linear: Callable[[Tensor], object], columns: int, outputs: int, rows: int, runs: int = 15) -> float:
     """The rate of the median product of that many rows."""
     x, times = torch.randn(rows, columns), []
     repeats = max(1, 500 // rows)
@@ -73,10 +75,11 @@ def gflops(linear: Callable[[Tensor], Tensor], columns: int, outputs: int, rows:
 def products(columns: int, outputs: int) -> None:
     """Print the rates of products of few rows and of many, by torch and compiled."""
     weight, bias = torch.randn(outputs, columns), torch.randn(outputs)
-    ways: dict[str, Callable[[Tensor], Tensor]] = {
+    fp32, int8 = (NativeLinear(weight.numpy(), bias.numpy(), each) for each in (NumberFormat.FP32, NumberFormat.INT8))
+    ways: dict[str, Callable[[Tensor], object]] = {
         "torch, fp32": lambda x: F.linear(x, weight, bias),
-        "compiled, fp32": NativeLinear(weight, bias, eight_bits=False),
-        "compiled, int8 with its scales": NativeLinear(weight, bias, eight_bits=True),
+        "compiled, fp32": lambda x: fp32(x.numpy()),
+        "compiled, int8 with its scales": lambda x: int8(x.numpy()),
     }
     counts = (1, 4, 60, 480)
     click.echo(f"\n{f'GFLOP/s, rows x {columns} x {outputs}':44s}" + "".join(f"{count:6d}" for count in counts))
@@ -91,9 +94,9 @@ def products(columns: int, outputs: int) -> None:
 def main(threads: int, precision: str) -> None:
     """Compare nmtkit's operators with torch's."""
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    if not native_build.available("fp32"):
+    if not native_build.available(NumberFormat.FP32):
         raise click.ClickException("nmtkit is not compiled for this CPU: install it again with a C++ compiler")
-    torch.set_num_threads(threads)
+    set_threads(threads)
     torch.manual_seed(1)
     with torch.autocast("cpu", kind, enabled=kind != torch.float32):
         training_operators(kind)

@@ -1,26 +1,30 @@
 """The functions of each build of nmtkit/native.
 
-A tensor is passed as the address of its first element and must be contiguous; shapes and types are in the comments. All
-functions may raise MemoryError. The long ones release the global interpreter lock.
+Functions of the search take contiguous arrays: ids and row numbers are int64, all else fp32. TypeError for another type,
+IndexError for another size. Functions of training take the address of the first element of contiguous tensors; shapes and
+types are in the comments. All functions may raise MemoryError. The long ones release the global interpreter lock.
 """
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float32]
+_Ints = NDArray[np.int64]
 
 # Capsules, to be kept and passed on.
 class Matrix: ...
-class RowMatrix: ...
 class Model: ...
 class DecoderState: ...
 
-def matrix(weight: int, bias: int, rows: int, columns: int, int8: bool) -> Matrix:
-    """Pack a copy of W (N, K) and b (N,), fp32; b may be 0 for none. With `int8`, W and the inputs are quantized.
+def matrix(weight: _Floats, bias: _Floats | None, number_format: str) -> Matrix:
+    """Pack a copy of W (N, K) and b (N,). With "int8", W and the inputs are quantized, unless W has more than 2^16
+    columns.
 
-    MemoryError for more than 2^30 rows or 2^24 columns, or 2^16 columns in int8.
+    MemoryError for more than 2^30 rows or 2^24 columns. IndexError for a format other than fp32 and int8.
     """
 
-def row_matrix(weight: int, bias: int, rows: int, columns: int, int8: bool) -> RowMatrix:
-    """As `matrix`, for products with chosen rows. In fp32, W is not copied and must outlive the result."""
-
-def multiply(matrix: Matrix, x: int, rows: int, y: int, threads: int) -> None:
-    """Compute x·Wᵀ + b for x (rows, K) into y (rows, N), fp32."""
+def multiply(matrix: Matrix, x: _Floats, y: _Floats, threads: int) -> None:
+    """Compute x·Wᵀ + b for x (…, K) into y (…, N)."""
 
 def model(
     d_model: int,
@@ -29,67 +33,67 @@ def model(
     d_v: int,
     pre_norm: bool,
     activation: str,
-    source_embedding: int,
-    target_embedding: int,
     encoder_layers: int,
     decoder_layers: int,
-    matrices: list[Matrix],
-    norms: list[tuple[int, int]],
-    epsilon: float,
+    weights: dict[str, _Floats],
+    number_format: str,
+    threads: int,
 ) -> Model:
-    """A Transformer. Everything passed must outlive it. IndexError for an activation other than relu, gelu and swish.
+    """A Transformer of copied weights, by the names of parameters in nmtkit/model/transformer.py.
 
-    Embeddings (W, D), fp32. Matrices and layer norms (gain and bias, (D,) each) come in the order of computation: for
-    each encoder layer W_QKV, W_O and the feed-forward network's two; for each decoder layer W_QKV, W_O, then W_Q, W_KV,
-    W_O of cross-attention, and the feed-forward network's two; at last the output matrix.
+    IndexError for missing weights, an activation other than relu, gelu and swish, and a format other than fp32 and int8.
     """
 
-def encode(
-    model: Model, source: int, lengths: int, sentences: int, width: int, positions: int, threads: int
-) -> DecoderState:
-    """Encode source (B, width) with lengths (B,), int64, at positions (width, D), fp32, for a search of one row a sentence.
+def encode(model: Model, source: _Ints, lengths: _Ints, positions: _Floats, threads: int) -> DecoderState:
+    """Encode source (B, S) with lengths (B,) at positions (S, D), for a search of one row a sentence.
 
-    The model must outlive the search. IndexError for a length outside 1..width.
+    The model must outlive the search. IndexError for a length outside 1..S and ids outside the vocabulary.
     """
 
-def restrict_to(state: DecoderState, output: RowMatrix, ids: int, starts: int, sentences: int) -> None:
-    """Restrict the output of sentence b to the ids (int32) from starts[b] to starts[b + 1] - 1 (int64, (sentences + 1,)).
+def restrict_to(model: Model, state: DecoderState, ids: NDArray[np.int32], starts: _Ints) -> None:
+    """Restrict the output of sentence b to the ids from starts[b] to starts[b + 1] - 1, for starts (B + 1,).
 
-    `output` is the output matrix and must outlive the search. The ids of a sentence are in ascending order. IndexError
-    for ids that are never output or do not exist, for a sentence without ids, and for a wrong number of sentences.
+    The ids of a sentence are in ascending order. IndexError for ids that are never output or do not exist, for a
+    sentence without ids, and for a wrong number of sentences.
     """
 
-def reorder(state: DecoderState, origins: int, rows: int) -> None:
-    """Make row i continue row origins[i], int64. IndexError for a row that does not exist."""
+def reorder(state: DecoderState, origins: _Ints) -> None:
+    """Make row i continue row origins[i], for origins (R,). IndexError for a row that does not exist."""
 
-def step(state: DecoderState, tokens: int, rows: int, position: int, log_probs: int, threads: int) -> None:
-    """Decode tokens (R,), int64, at a position (D,) into the log-probabilities (R, W) of the next tokens, fp32:
-    -∞ for ids that are never output.
+def step(state: DecoderState, tokens: _Ints, position: _Floats, log_probs: _Floats, threads: int) -> None:
+    """Decode tokens (R,) at a position (D,) into the log-probabilities (R, W) of the next tokens: -∞ for ids that are
+    never output.
 
     IndexError for a token outside the vocabulary, or another number of rows than the search has.
     """
 
 def best_step(
     state: DecoderState,
-    tokens: int,
-    rows: int,
-    position: int,
+    tokens: _Ints,
+    position: _Floats,
     excluded: tuple[int, ...],
-    k: int,
-    log_probs: int,
-    best_tokens: int,
+    log_probs: _Floats,
+    best_tokens: _Ints,
     threads: int,
 ) -> None:
-    """As `step`, but only the k best next tokens of each row (R, k), int64, and their log-probabilities (R, k).
+    """As `step`, but only the k best next tokens of each row (R, k) and their log-probabilities (R, k).
 
     Tokens in `excluded` count as impossible. IndexError also for k > W.
     """
 
+def attend(
+    state: DecoderState, tokens: _Ints, position: _Floats, layer: int, weights: _Floats, threads: int
+) -> None:
+    """Decode tokens (R,) as far as the attention of a decoder layer to the source, whose mean over the heads is added to
+    weights (R, longest source).
 
-def top_k(scores: int, rows: int, width: int, k: int, values: int, indices: int, threads: int) -> None:
-    """The k highest of each row of scores (rows, width) into values (rows, k) and indices (rows, k), int64.
+    All steps of a search must be of this kind, with the same layer.
+    """
 
-    In descending order; of equal scores the first. NaN counts as -∞. IndexError for k > width.
+def top_k(scores: _Floats, values: _Floats, indices: _Ints, threads: int) -> None:
+    """The k highest of each row of scores (R, W) into values (R, k) and indices (R, k).
+
+    In descending order; of equal scores the first. NaN counts as -∞. IndexError for k > W.
     """
 
 # Operators of training: their tensors are in bf16 if `bf16` is set, otherwise in fp32, unless stated differently.

@@ -5,23 +5,20 @@ docs/reference/checkpoint.md describes.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+import numpy as np
+from numpy.typing import NDArray
 
 from nmtkit.errors import RunError, UserError
 from nmtkit.machine.memory import is_out_of_memory
-from nmtkit.model.architectures import config_from_dict, make_model
-from nmtkit.model.config import ModelConfig
-from nmtkit.model.lora import add_low_rank, merge
+from nmtkit.model.architectures import config_from_dict
+from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
-from nmtkit.model.translation_model import TranslationModel
+from nmtkit.model.parameters import check_weights, transformer_shapes
 from nmtkit.storage.archive import (
     FORMAT,
     IMPORT,
@@ -31,12 +28,16 @@ from nmtkit.storage.archive import (
     read_archive,
     read_archive_header,
 )
-from nmtkit.storage.archive_writer import bytes_to_tensor, write_archive
 from nmtkit.storage.atomic import staged_file
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
 from nmtkit.text.languages import is_direction
 from nmtkit.text.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
 from nmtkit.wording import quoted
+
+if TYPE_CHECKING:
+    from nmtkit.model.translation_model import TranslationModel
+
+Weights = dict[str, NDArray[np.float32]]
 
 SAFETENSORS_FILE, SAFETENSORS_HEADER = "model.safetensors", "config.json"  # written by nmt-export, not a checkpoint
 #: The option, with its group, that each validation metric depends on; see `metric_setting`.
@@ -53,7 +54,7 @@ NameParts = Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts
 class Checkpoint:
     """A model with its vocabularies and, during training, the state of the run.
 
-    `weights` have the names of the bare module and are float32 on the CPU; a tied matrix appears once. `ema` are their
+    `weights` have the names of the bare module; a tied matrix appears once. `ema` are their
     moving averages by the same names, if the run kept any. `progress` holds plain JSON values: the update, the epoch,
     validation results, the options of the run. `optimizer` is None in a checkpoint for inference only.
 
@@ -63,17 +64,18 @@ class Checkpoint:
     """
 
     model_config: ModelConfig
-    weights: dict[str, Tensor]
+    weights: Weights
     source_language: str
     target_language: str
     source: Tokenizer
     target: Tokenizer
     progress: dict[str, Any] = field(default_factory=dict)
-    optimizer: dict[str, Tensor] | None = None
-    ema: dict[str, Tensor] | None = None
+    optimizer: Weights | None = None
+    ema: Weights | None = None
     lora: LoraConfig | None = None
     checksum: str | None = None
     check_unchanged: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
+    release: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -85,7 +87,7 @@ class Checkpoint:
         """Whether source and target share one vocabulary."""
         return shares_vocabulary(self.source, self.target)
 
-    def chosen(self, which: str = "auto") -> dict[str, Tensor]:
+    def chosen(self, which: str = "auto") -> Weights:
         """The weights that an option of `WeightsConfig` selects; UserError for missing averages."""
         if which == "ema" and self.ema is None:
             raise UserError("--weights ema: the checkpoint has no moving average, it was trained without --ema")
@@ -99,77 +101,29 @@ class Checkpoint:
         """The checkpoint of the same model without low-rank additions, and so without their optimizer state."""
         if self.lora is None:
             return self
-        scale = self.lora.scale
-        ema = None if self.ema is None else merge(self.ema, scale)
-        return replace(self, weights=merge(self.weights, scale), ema=ema, optimizer=None, lora=None)
+        from nmtkit.model.lora import merged
 
-    def build_model(self, which: str = "auto") -> TranslationModel:
+        scale = self.lora.scale
+        ema = None if self.ema is None else merged(self.ema, scale)
+        return replace(self, weights=merged(self.weights, scale), ema=ema, optimizer=None, lora=None)
+
+    def build_model(self, which: str = "auto") -> "TranslationModel":
         """The model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
+        from nmtkit.model.weights import build_model
+
         weights = self.chosen(which)
         check_weights(weights, self.parameter_shapes())  # before memory is allocated
-        with memory_for_weights("the model", 4 * sum(map(Tensor.numel, weights.values()))):
-            with _NoRandomInit():
-                model = make_model(self.model_config, len(self.source.vocab), len(self.target.vocab))
-            load_weights(model, weights)
-        return model.eval()
+        with memory_for_weights("the model", sum(weight.nbytes for weight in weights.values())):
+            return build_model(self.model_config, len(self.source.vocab), len(self.target.vocab), weights)
 
-    def parameter_shapes(self) -> dict[str, torch.Size]:
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each parameter of the model that the options describe, in the model's order."""
-        with torch.device("meta"), _NoRandomInit():
-            model = make_model(self.model_config, len(self.source.vocab), len(self.target.vocab))
-            if self.lora is not None:
-                add_low_rank(model, self.lora)
-        return {name: parameter.shape for name, parameter in model.named_parameters()}
+        sizes = len(self.source.vocab), len(self.target.vocab)
+        if type(self.model_config) is TransformerConfig and self.lora is None:
+            return transformer_shapes(self.model_config, *sizes)
+        from nmtkit.model.weights import module_shapes
 
-
-_RANDOM_INIT = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_)
-
-
-class _NoRandomInit(TorchFunctionMode):
-    """Skips random initialization, the slowest part of making a model whose weights are overwritten anyway."""
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function in _RANDOM_INIT:
-            return args[0] if args else kwargs["tensor"]
-        return function(*args, **kwargs)
-
-
-def collect_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters by name; a shared matrix appears once."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-@torch.no_grad()
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model; UserError as of `check_weights`."""
-    parameters = dict(model.named_parameters())
-    check_weights(weights, {name: parameter.shape for name, parameter in parameters.items()})
-    for name, parameter in parameters.items():
-        parameter.copy_(weights[name])
-
-
-def check_weights(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
-    """Raise UserError, naming the first mismatch, unless `weights` are dense float32 of these names and shapes."""
-    check_names(weights, shapes)
-    for name, shape in shapes.items():
-        if difference := _unlike(weights[name], shape):
-            raise UserError(f"the weights do not fit the model: {name} {difference}")
-
-
-def check_names(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
-    """Raise UserError, naming the first, for a missing or an unknown parameter."""
-    for name in sorted(shapes.keys() ^ weights.keys()):
-        raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
-
-
-def check_finite(weights: Mapping[str, Tensor]) -> None:
-    """Raise UserError, naming it, for a parameter that holds NaN or infinity."""
-    for name, weight in weights.items():
-        if not all(math.isfinite(extreme) for extreme in torch.aminmax(weight)):
-            raise UserError(f"{name} holds NaN or infinity: use another checkpoint")
+        return module_shapes(self.model_config, *sizes, self.lora)
 
 
 @contextlib.contextmanager
@@ -185,6 +139,8 @@ def memory_for_weights(purpose: str, size: int) -> Iterator[None]:
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically: to a temporary file, fsync, rename. RunError on failure."""
+    from nmtkit.storage.archive_writer import write_archive
+
     with staged_file(path) as file:
         write_archive(file, to_header(checkpoint), _to_tensors(checkpoint))
 
@@ -203,8 +159,7 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
     with as_user_errors(path):
         archive = read_archive(path)
         checkpoint = from_header(archive.header, _tokenizer_tensors, lambda name: archive.tensors[name].tobytes())
-        tensors = {name: torch.from_numpy(tensor) for name, tensor in archive.tensors.items()}
-        weights, ema, optimizer = (_with_prefix(prefix, tensors) for prefix in (_WEIGHTS, _EMA, _OPTIMIZER))
+        weights, ema, optimizer = (_with_prefix(prefix, archive.tensors) for prefix in (_WEIGHTS, _EMA, _OPTIMIZER))
         shapes = checkpoint.parameter_shapes()
         check_weights(weights, shapes)
         check_weights(ema or weights, shapes)
@@ -215,6 +170,7 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
         optimizer=optimizer or None,
         checksum=archive.checksum,
         check_unchanged=archive.check_unchanged,
+        release=archive.release,
     )
 
 
@@ -321,13 +277,13 @@ def _progress(header: dict[str, Any]) -> dict[str, Any]:
     return progress
 
 
-def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def _to_tensors(checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
     sides = checkpoint.source, checkpoint.target
     parts = _tokenizer_tensors((sides[0].kind, sides[1].kind), checkpoint.joined)
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, NDArray[Any]] = {}
     for tokenizer, names in zip(sides, parts, strict=True):
-        tensors[names.vocabulary] = bytes_to_tensor(tokenizer.vocab.to_bytes())
-        tensors[str(names.model)] = bytes_to_tensor(tokenizer.model)
+        tensors[names.vocabulary] = np.frombuffer(tokenizer.vocab.to_bytes(), np.uint8)
+        tensors[str(names.model)] = np.frombuffer(tokenizer.model, np.uint8)
     tensors |= {_WEIGHTS + name: tensor for name, tensor in checkpoint.weights.items()}
     tensors |= {_EMA + name: tensor for name, tensor in (checkpoint.ema or {}).items()}
     tensors |= {_OPTIMIZER + name: tensor for name, tensor in (checkpoint.optimizer or {}).items()}
@@ -342,17 +298,5 @@ def _tokenizer_tensors(kinds: tuple[str, str], joined: bool, *_: object) -> tupl
     return source, StoredParts(f"{vocabulary}.vocabulary", f"{model}.tokenizer")
 
 
-def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: dict[str, NDArray[Any]]) -> Weights:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _unlike(weight: Any, shape: torch.Size) -> str | None:
-    """Why a value cannot be the weights of a parameter of this shape; None if it can."""
-    if not isinstance(weight, Tensor):
-        return "is not a tensor"
-    if weight.dtype != torch.float32 or weight.layout != torch.strided or weight.is_meta:
-        kind = "without values" if weight.is_meta else f"{weight.layout} {weight.dtype}".replace("torch.", "")
-        return f"is {kind} where strided float32 is expected"
-    if weight.shape != shape:
-        return f"has {list(weight.shape)} where {list(shape)} is expected"
-    return None

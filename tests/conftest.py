@@ -16,11 +16,12 @@ from commands import TINY, Run, Train
 from patience import PATIENCE
 from repository import BIN
 
-from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.cli.start import load_command
 from nmtkit.console.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer
 
@@ -123,7 +124,7 @@ def make_checkpoint(tokenizer: Tokenizer) -> Callable[..., Checkpoint]:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             model = Transformer(config, len(tokenizer.vocab), len(tokenizer.vocab))
-        return Checkpoint(config, collect_weights(model), "en", "de", tokenizer, tokenizer, {"update": seed})
+        return Checkpoint(config, as_arrays(collect_weights(model)), "en", "de", tokenizer, tokenizer, {"update": seed})
 
     return make
 

@@ -13,16 +13,17 @@ import torch
 from gpu.lengths import AVERAGE, news_lengths
 from gpu.measuring import Measurement, measure
 from nmtkit import Translator
-from nmtkit.checkpoint import Checkpoint, collect_weights
+from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding import engine
 from nmtkit.decoding.config import SearchConfig, StreamConfig
-from nmtkit.inference import top_k
+from nmtkit.inference import torch_top_k
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.inference.torch_inference import TorchInference
+from nmtkit.inference.torch_inference import FixedModel, TorchInference
 from nmtkit.machine.precision import resolve_device, resolve_precision
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.text.tokenizer import SpaceTokenizer
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
@@ -61,7 +62,7 @@ def make_checkpoint(setting: DecodingSetting) -> Checkpoint:
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, *map(str, range(len(SPECIALS), setting.vocabulary))]))
     torch.manual_seed(SEED)
     model = make_model(setting.model, setting.vocabulary, setting.vocabulary)
-    return Checkpoint(setting.model, collect_weights(model), "en", "de", tokenizer, tokenizer)
+    return Checkpoint(setting.model, as_arrays(collect_weights(model)), "en", "de", tokenizer, tokenizer)
 
 
 def measure_decoding(setting: DecodingSetting) -> Measurement:
@@ -109,11 +110,11 @@ def _changed(setting: DecodingSetting) -> Iterator[None]:
     """Disable the optimizations that the setting does not have."""
     with contextlib.ExitStack() as stack:
         if not setting.fixed_shapes:
-            stack.enter_context(mock.patch.object(engine, "serves", return_value=False))
+            stack.enter_context(mock.patch.object(engine, "can_be_fixed", return_value=False))
         if not setting.half_logits:
-            stack.enter_context(mock.patch.object(TorchInference, "best_step", InferenceModel.best_step))
+            stack.enter_context(mock.patch.object(TorchInference, "best_step", FixedModel.best_step))
         if not setting.two_stages:
-            stack.enter_context(mock.patch.object(top_k, "_SMALL", sys.maxsize))
+            stack.enter_context(mock.patch.object(torch_top_k, "_SMALL", sys.maxsize))
         yield
 
 

@@ -24,7 +24,8 @@ from gpu.training import (
     with_utilization,
 )
 from nmtkit.conversion.ctranslate2 import to_ctranslate2
-from nmtkit.data.batch import Batch, pad
+from nmtkit.data.batch import Batch
+from nmtkit.data.padding import pad
 from nmtkit.decoding.batched_search import batches_by_tokens
 from nmtkit.machine.precision import autocast, resolve_device, resolve_precision
 from nmtkit.model.config import TransformerConfig
@@ -117,7 +118,7 @@ def _batches(setting: DecodingSetting) -> Iterator[Tensor]:
     """The batches of nmtkit, (B, S) with EOS and padding."""
     sentences = make_sentences(setting)
     for numbers in batches_by_tokens([len(ids) for ids in sentences], setting.max_tokens):
-        yield pad([[*sentences[number], EOS] for number in numbers])[0]
+        yield torch.from_numpy(pad([[*sentences[number], EOS] for number in numbers])[0])
 
 
 def measure_ctranslate2(setting: DecodingSetting) -> Measurement:

@@ -73,7 +73,7 @@ def size(path: Path) -> dict[str, float]:
         exported = Path(temporary) / "int8"
         to_ctranslate2(checkpoint, exported, quantization="int8")
         megabytes = (exported / "model.bin").stat().st_size / 1e6
-    return {"parameters": sum(tensor.numel() for tensor in checkpoint.weights.values()), "int8_megabytes": megabytes}
+    return {"parameters": sum(weight.size for weight in checkpoint.weights.values()), "int8_megabytes": megabytes}
 
 
 def main(folder: Path, source: Path, reference: Path) -> None:

@@ -40,7 +40,7 @@ def result(folder: Path) -> list[object]:
             f"{progress['valid_ppl']:.4f}",
             read_bleu(folder),
         ),
-        *(", ".join(map(str, sizes)), sum(weights.numel() for weights in trained.weights.values())),
+        *(", ".join(map(str, sizes)), sum(weights.size for weights in trained.weights.values())),
         *(f"{progress['minutes']:.1f}", f"{progress['flops']:.4g}", hashlib.sha256(settings.encode()).hexdigest()[:8]),
     ]
 

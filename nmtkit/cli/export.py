@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
 from nmtkit.storage.outputs import check_output_file, check_output_folder
+
+if TYPE_CHECKING:
+    from nmtkit.checkpoint import Checkpoint
 
 CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
 SHORTLIST = "shortlist"
@@ -58,19 +61,16 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     if to == SHORTLIST and export.dataset is None:
         raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
-    from nmtkit.checkpoint import check_finite, load_checkpoint, save_checkpoint
+    from nmtkit.checkpoint import save_checkpoint
     from nmtkit.conversion.ctranslate2 import to_ctranslate2
     from nmtkit.conversion.folder import check_free
     from nmtkit.conversion.huggingface_export import to_huggingface
     from nmtkit.conversion.lexical import export_shortlist
-    from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
-    from nmtkit.storage.archive import as_user_errors
+    from nmtkit.conversion.safetensors import to_safetensors
 
     check_free(output, export.force)
     _check_output(output, to, (checkpoint, export.dataset))
-    loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
-    with as_user_errors(checkpoint):
-        check_finite(loaded.chosen(choice.weights))
+    loaded = _load(checkpoint, choice.weights)
     if to == CTRANSLATE2:
         to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
     elif to == HUGGINGFACE:
@@ -82,6 +82,19 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     else:
         save_checkpoint(output, loaded.without_training(choice.weights))
     logger.info("wrote %s from %s", output, checkpoint)
+
+
+def _load(path: Path, weights: str) -> "Checkpoint":
+    """A checkpoint or an export with these weights. UserError if one is not finite."""
+    from nmtkit.checkpoint import load_checkpoint
+    from nmtkit.conversion.safetensors import from_safetensors
+    from nmtkit.model.parameters import check_finite
+    from nmtkit.storage.archive import as_user_errors
+
+    loaded = from_safetensors(path) if path.is_dir() else load_checkpoint(path)
+    with as_user_errors(path):
+        check_finite(loaded.chosen(weights))
+    return loaded
 
 
 def _check_output(output: Path, to: str, given: Iterable[Path | None]) -> None:

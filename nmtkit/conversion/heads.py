@@ -11,6 +11,7 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.weights import as_arrays, as_tensors
 
 
 def with_full_heads(checkpoint: Checkpoint, config: TransformerConfig) -> Checkpoint:
@@ -28,7 +29,8 @@ def with_full_heads(checkpoint: Checkpoint, config: TransformerConfig) -> Checkp
         )
     weights = checkpoint.weights
     if min(keys, values) < width:
-        weights = {name: _padded(name, weight, config, width) for name, weight in weights.items()}
+        tensors = as_tensors(weights)
+        weights = as_arrays({name: _padded(name, weight, config, width) for name, weight in tensors.items()})
     return replace(checkpoint, model_config=replace(config, d_k=None, d_v=None), weights=weights)
 
 

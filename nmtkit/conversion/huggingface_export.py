@@ -32,6 +32,7 @@ from nmtkit.conversion.weights import DECODER_LAYER, ENCODER_LAYER, alternating,
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.weights import as_tensors
 from nmtkit.text.spm_model import read_split_symbols
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS
 from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK
@@ -86,7 +87,7 @@ def _tensors(
     checkpoint: Checkpoint, config: TransformerConfig, orders: tuple[Sequence[int], Sequence[int]]
 ) -> dict[str, Tensor]:
     """Return the weights under the names of `MarianMTModel`."""
-    weights = permute_width(checkpoint.weights, torch.argsort(alternating(config.d_model)))
+    weights = permute_width(as_tensors(checkpoint.weights), torch.argsort(alternating(config.d_model)))
     source, target = map(torch.tensor, orders)
     bias = weights.get("projection_bias", torch.zeros(len(checkpoint.target.vocab)))[target]
     bias[orders[1].index(BOS)] = _MASK

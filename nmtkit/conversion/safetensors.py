@@ -13,9 +13,6 @@ from nmtkit.checkpoint import (
     SAFETENSORS_FILE,
     SAFETENSORS_HEADER,
     Checkpoint,
-    check_finite,
-    check_names,
-    check_weights,
     checkpoint_in,
     from_header,
     to_header,
@@ -23,6 +20,8 @@ from nmtkit.checkpoint import (
 from nmtkit.conversion.folder import add_tokenizers, export_folder, read_part
 from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
+from nmtkit.model.parameters import check_finite, check_names, check_weights
+from nmtkit.model.weights import as_arrays, as_tensors
 from nmtkit.storage.archive import as_user_errors, parse_header
 
 _CONVERTED_DTYPES = (torch.float16, torch.bfloat16, torch.float64)  # as other programs may write
@@ -34,7 +33,7 @@ def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
     The tensors equal the checkpoint's bit by bit, under the names of the model parameters. `weights` is as in
     `WeightsConfig`. Raises UserError if the package safetensors is missing or the folder exists.
     """
-    content = serialize_tensors(checkpoint.chosen(weights))
+    content = serialize_tensors(as_tensors(checkpoint.chosen(weights)))
     with export_folder(folder, replace) as staging:
         add_tokenizers(staging, checkpoint)
         (staging / SAFETENSORS_FILE).write_bytes(content)
@@ -57,11 +56,11 @@ def from_safetensors(folder: Path) -> Checkpoint:
         )
     with as_user_errors(folder):
         header = parse_header(read_part(folder / SAFETENSORS_HEADER))
-        weights = read_tensors(folder / SAFETENSORS_FILE)
+        tensors = read_tensors(folder / SAFETENSORS_FILE)
         checkpoint = from_header(header, tokenizer_files, lambda name: read_part(folder / name))
         shapes = checkpoint.parameter_shapes()
-        check_names(weights, shapes)
-        weights = {name: _to_float32(weights[name], shape) for name, shape in shapes.items()}
+        check_names(tensors, shapes)
+        weights = as_arrays({name: _to_float32(tensors[name], shape) for name, shape in shapes.items()})
         check_weights(weights, shapes)
         check_finite(weights)
     return dataclasses.replace(checkpoint, weights=weights)
@@ -84,9 +83,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _to_float32(weight: Tensor, shape: torch.Size) -> Tensor:
+def _to_float32(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Convert a weight if it has the expected shape; else return it unchanged, to save memory."""
-    return weight.float() if weight.dtype in _CONVERTED_DTYPES and weight.shape == shape else weight
+    if weight.dtype == torch.bfloat16 or (weight.dtype in _CONVERTED_DTYPES and weight.shape == shape):
+        return weight.float()
+    return weight
 
 
 def _import_safetensors() -> Any:

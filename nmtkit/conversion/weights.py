@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nmtkit.checkpoint import Checkpoint, check_finite, check_weights
+from nmtkit.checkpoint import Checkpoint
 from nmtkit.console.log import logger
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.parameters import check_finite, check_weights
+from nmtkit.model.weights import as_arrays
 from nmtkit.text.tokenizer import Tokenizer, shares_vocabulary
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
@@ -141,11 +143,12 @@ def assemble(
     config = replace(config, share_embeddings=sharing, output_bias="projection_bias" in weights)
     checkpoint = Checkpoint(config, {}, *languages, *tokenizers)
     shapes = checkpoint.parameter_shapes()
-    check_weights(weights, shapes)
-    check_finite(weights)
+    arrays = as_arrays(weights)
+    check_weights(arrays, shapes)
+    check_finite(arrays)
     if halves:
-        weights = permute_width(weights, alternating(config.d_model))
-    return replace(checkpoint, weights={name: weights[name].contiguous() for name in shapes})
+        arrays = as_arrays(permute_width(weights, alternating(config.d_model)))
+    return replace(checkpoint, weights={name: arrays[name] for name in shapes})
 
 
 def sines_first(table: Tensor) -> Tensor:

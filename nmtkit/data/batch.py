@@ -1,8 +1,7 @@
 """Micro-batches as tensors: collation and padding."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,9 +11,9 @@ from torch import Tensor
 
 from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Split
+from nmtkit.data.padding import Lengths, pad_rows
 from nmtkit.text.vocabulary import BOS, PAD
 
-Lengths = NDArray[np.int32] | NDArray[np.int64]
 T = TypeVar("T", bound="Movable")
 
 
@@ -106,30 +105,16 @@ def make_batch(
     source: NDArray[np.generic], source_lengths: Lengths, target: NDArray[np.generic], target_lengths: Lengths
 ) -> Batch:
     """Make a batch from the concatenated tokens of each side, and its sentences' lengths (B,) with EOS."""
-    tgt_out = _pad_rows(target, target_lengths)
+    tgt_out = pad_rows(target, target_lengths)
     tgt_in = np.full_like(tgt_out, PAD)
     tgt_in[:, 0] = BOS
     is_input = np.arange(1, tgt_out.shape[1]) < target_lengths[:, None]  # EOS is never an input
     tgt_in[:, 1:][is_input] = tgt_out[:, :-1][is_input]
     sides = (
-        _pad_rows(source, source_lengths),
+        pad_rows(source, source_lengths),
         source_lengths.astype(np.int64),
         tgt_in,
         tgt_out,
         target_lengths.astype(np.int64),
     )
     return Batch.of(*map(torch.from_numpy, sides))
-
-
-def pad(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Pad sequences of ids to a tensor (B, longest), and return it with their lengths (B,)."""
-    lengths = np.array([len(sequence) for sequence in sequences], np.int64)
-    rows = _pad_rows(np.fromiter(chain.from_iterable(sequences), np.int64), lengths)
-    return torch.from_numpy(rows), torch.from_numpy(lengths)
-
-
-def _pad_rows(tokens: NDArray[np.generic], lengths: Lengths) -> NDArray[np.int64]:
-    """Pad concatenated sentences to an array (B, longest)."""
-    rows = np.full((len(lengths), lengths.max()), PAD, dtype=np.int64)
-    rows[np.arange(rows.shape[1]) < lengths[:, None]] = tokens
-    return rows

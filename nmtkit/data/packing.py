@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.data.batch import Batch, Lengths, Movable
+from nmtkit.data.batch import Batch, Movable
 from nmtkit.data.mixture import MicroBatch
+from nmtkit.data.padding import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
 
 _STEP = 128  # tokens of a side are a multiple of this number, so that few shapes occur

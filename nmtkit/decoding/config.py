@@ -214,7 +214,7 @@ class StreamConfig(Config):
     )
 
     def sizes_on(self, device: str) -> "BatchSizes":
-        """The size of a batch and of the buffer on a type of device, such as "cuda"."""
+        """The size of a batch and of the buffer on a device, such as "cuda:1"."""
         default = _ON_CPU if device == "cpu" else _ON_GPU
         return BatchSizes(self.max_tokens or default, self.buffer or default)
 

@@ -10,11 +10,11 @@ Letters as in `strategies`; A tokens that begin or continue a term.
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.strategies import Frontier, Selection
+from nmtkit.inference.arrays import Floats, Ints
 from nmtkit.inference.top_k import top_k
 from nmtkit.text.vocabulary import EOS, PAD
 
@@ -61,28 +61,30 @@ class Terms:
 class GridBeamSearch:
     """Chooses the K best candidates of each progress, from 0 to that of all terms."""
 
-    def __init__(self, beam: int, constraints: Sequence[Constraints], device: torch.device) -> None:
+    def __init__(self, beam: int, constraints: Sequence[Constraints]) -> None:
         """`constraints` has one entry for each sentence of `src`."""
         self.terms = [Terms(constraint.terms) for constraint in constraints]
-        self.ends = torch.tensor([terms.total for terms in self.terms], device=device)  # (B,)
+        self.ends = np.array([terms.total for terms in self.terms])  # (B,)
         self.banks = int(self.ends.max()) + 1
         self.width, self.slots = beam, beam * self.banks
         self.starts: Sequence[int] = (0,)
         self._states = {(number, ()): terms.start for number, terms in enumerate(self.terms)}
 
-    def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
+    def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
         leading, after, otherwise = self._prospects(frontier)
         unfinished = otherwise < self.ends[frontier.sentence_of_row]
-        log_probs[:, EOS].masked_fill_(unfinished, -torch.inf)
-        steps = log_probs.gather(1, leading)
-        others, other_tokens = top_k(log_probs.scatter(1, leading, -torch.inf), self.width)
-        steps, tokens = torch.cat([steps, others], dim=1), torch.cat([leading, other_tokens], dim=1)
-        after = torch.cat([after, otherwise.unsqueeze(1).expand_as(other_tokens)], dim=1)
+        log_probs[unfinished, EOS] = -np.inf
+        steps = np.take_along_axis(log_probs, leading, 1)
+        np.put_along_axis(log_probs, leading, -np.inf, 1)
+        others, other_tokens = top_k(log_probs, self.width)
+        np.put_along_axis(log_probs, leading, steps, 1)  # this step may choose again
+        steps, tokens = np.concatenate([steps, others], 1), np.concatenate([leading, other_tokens], 1)
+        after = np.concatenate([after, np.broadcast_to(otherwise[:, None], other_tokens.shape)], 1)
         return Selection(
             steps, tokens, *self._best_of_each(frontier, frontier.totals(steps), frontier.by_slot(after, -1))
         )
 
-    def _prospects(self, frontier: Frontier) -> tuple[Tensor, Tensor, Tensor]:
+    def _prospects(self, frontier: Frontier) -> tuple[Ints, Ints, Ints]:
         """Tokens (R, A) that begin or continue a term, the progress after each, and after any other token (R,)."""
         states, advances, otherwise = {}, [], []
         prefixes = map(tuple, frontier.tokens.tolist())
@@ -98,18 +100,17 @@ class GridBeamSearch:
         most = max(map(len, advances))
         leading = [[*own, *[PAD] * (most - len(own))] for own in advances]
         after = [[*own.values(), *[0] * (most - len(own))] for own in advances]
-        device = frontier.slots.device
-        return (
-            torch.tensor(leading, dtype=torch.long, device=device),
-            torch.tensor(after, dtype=torch.long, device=device),
-            torch.tensor(otherwise, device=device),
-        )
+        shape = (len(advances), most)
+        return np.array(leading, np.int64).reshape(shape), np.array(after, np.int64).reshape(shape), np.array(otherwise)
 
-    def _best_of_each(self, frontier: Frontier, totals: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    def _best_of_each(self, frontier: Frontier, totals: Floats, after: Ints) -> tuple[Floats, Ints]:
         """The K best candidates of each progress, of totals and progress (b, P, c): their totals and indices (b, P)."""
-        last = self.ends[frontier.sentences].unsqueeze(1)
-        vacant = frontier.vacant.view(-1, self.banks, self.width).any(2)
-        ended = ~vacant.gather(1, last)  # K outputs with all terms have finished: there is no slot for another
-        totals, after = totals.flatten(1).masked_fill(ended, -torch.inf), after.flatten(1)
-        best = [top_k(totals.masked_fill(after != bank, -torch.inf), self.width) for bank in range(self.banks)]
-        return torch.cat([values for values, _ in best], dim=1), torch.cat([index for _, index in best], dim=1)
+        last = self.ends[frontier.sentences]
+        vacant = frontier.vacant.reshape(-1, self.banks, self.width).any(2)
+        # if K outputs with all terms have finished, there is no slot for another
+        ended = ~np.take_along_axis(vacant, last[:, None], 1)
+        totals, after = totals.reshape(len(last), -1), after.reshape(len(last), -1)
+        totals = np.where(ended, np.float32(-np.inf), totals)
+        none = np.float32(-np.inf)
+        best = [top_k(np.where(after == bank, totals, none), self.width) for bank in range(self.banks)]
+        return np.concatenate([values for values, _ in best], 1), np.concatenate([index for _, index in best], 1)

@@ -1,7 +1,6 @@
 """Runs the search in this process or in workers, each with its own copy of the model."""
 
 import math
-import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,23 +8,20 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-import torch
-
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.console.log import logger
-from nmtkit.data.batch import pad
+from nmtkit.data.padding import pad
 from nmtkit.decoding.config import EngineConfig, SearchConfig
-from nmtkit.decoding.fixed_search import fixed_search, serves
 from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.forced import score, with_attention
-from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
+from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, rules_of
 from nmtkit.decoding.search import Hypothesis, TextOf, search
 from nmtkit.errors import NmtkitError, RunError, UserError
 from nmtkit.inference.loading import load_models
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.shortlist import Shortlist
+from nmtkit.machine.device import gpu_count, inference_device, is_on_gpu
 from nmtkit.machine.memory import is_out_of_memory, out_of_memory
-from nmtkit.machine.precision import resolve_device
 from nmtkit.machine.threads import available_cores, set_threads
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.storage.atomic import resolve
@@ -76,10 +72,14 @@ class Engine(Protocol):
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
     """Load models as `load_models` does, with the options of `engine`; sets the number of threads of this process.
 
+    The memory of weights in files is freed: changes to the arrays of `checkpoints` are lost afterwards.
+
     Raises UserError also for a shortlist that cannot be read, or was made for other vocabularies.
     """
     set_threads(engine.threads)
     model = load_models(checkpoints, engine.device, engine.precision, weights)
+    for release in filter(None, (checkpoint.release for checkpoint in checkpoints)):
+        release()
     if engine.shortlist is not None:
         model.shortlist = Shortlist.read(engine.shortlist, checkpoints[0].source.vocab, checkpoints[0].target.vocab)
     return model
@@ -179,13 +179,16 @@ def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) 
 def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     """The n best of each sentence. A sentence whose terms are impossible is searched again without them."""
     constraints = [task.constraints for task in batch.tasks]
-    src, lengths = (tensor.to(model.device) for tensor in pad(batch.sources))
+    src, lengths = pad(batch.sources)
     if (shortlist := model.shortlist) is not None:
         lists = [shortlist.tokens(task.source, task.constraints.tokens) for task in batch.tasks]
         restricted = model.restricted_to(lists)
         found = search(restricted, src, lengths, batch.config, constraints, batch.banned, text_of)
-    elif serves(model.device, batch.config, constraints, batch.banned):
-        found = fixed_search(model, src, lengths, batch.config, batch.banned)
+    elif can_be_fixed(model.device, batch.config, constraints, batch.banned):
+        from nmtkit.decoding.fixed_search import fixed_search
+        from nmtkit.inference.torch_backend import fixed_model
+
+        found = fixed_search(fixed_model(model), src, lengths, batch.config, batch.banned)
     else:
         found = search(model, src, lengths, batch.config, constraints, batch.banned, text_of)
     lost = [number for number, nbest in enumerate(found) if not nbest and constraints[number].terms]
@@ -194,6 +197,15 @@ def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[
         for number, nbest in zip(lost, _search(model, replace(batch, tasks=tasks), text_of), strict=True):
             found[number] = nbest
     return found
+
+
+def can_be_fixed(
+    device: str, config: SearchConfig, constraints: Sequence[Constraints], banned: Sequence[tuple[int, ...]]
+) -> bool:
+    """Whether `fixed_search` supports the device and options: a GPU, one best output, the same rules for all rows."""
+    is_plain = config.nbest == 1 and not config.sampling and config.diverse_groups == 1
+    is_plain &= not any(constraint.prefix or constraint.terms for constraint in constraints)
+    return is_on_gpu(device) and is_plain and not rules_of(config, banned)[1]
 
 
 def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
@@ -291,10 +303,12 @@ class _WorkerSearch:
 
 @cache
 def _worker_model(search: _WorkerSearch) -> tuple[InferenceModel, TextOf]:
-    engine, device = search.engine, resolve_device(search.engine.device)
-    if device.type == "cuda" and device.index is None:  # the workers share all GPUs
+    engine = search.engine
+    if inference_device(engine.device) == "cuda":  # without a number: the workers share all GPUs
+        import multiprocessing
+
         number = int(multiprocessing.current_process().name.rpartition(" ")[2])
-        engine = replace(engine, device=f"cuda:{number % torch.cuda.device_count()}")
+        engine = replace(engine, device=f"cuda:{number % gpu_count()}")
     checkpoints = [load_checkpoint(path) for path in search.paths]
     model = load(checkpoints, engine, search.weights)
     files = (*search.paths, engine.shortlist)

@@ -1,17 +1,20 @@
 """Scores of a generation: its translations against references, as --sacrebleu and --tokenized-bleu print them."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nmtkit.console.log import logger, write_result
 from nmtkit.console.terminal import Table
 from nmtkit.decoding.config import EvaluationConfig
 from nmtkit.decoding.inputs import Input, SplitInput
 from nmtkit.errors import UserError
-from nmtkit.scoring.bleu import Score, bleu, chrf, tokenized_bleu, warn_of_subwords
 from nmtkit.text.languages import SEVERAL
 from nmtkit.text.reading import read_lines
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.wording import counted
+
+if TYPE_CHECKING:
+    from nmtkit.scoring.bleu import Score
 
 
 def read_references(config: EvaluationConfig, source: Input, target: Tokenizer) -> list[str] | None:
@@ -45,8 +48,10 @@ def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Se
 
 def wanted_scores(
     config: EvaluationConfig, texts: Sequence[str], references: Sequence[str], language: str
-) -> list[Score]:
+) -> "list[Score]":
     """The wanted scores of texts in `language`, with one reference for each text."""
+    from nmtkit.scoring.bleu import bleu, chrf, tokenized_bleu, warn_of_subwords  # sacreBLEU takes long to import
+
     scores = []
     if config.sacrebleu:
         warn_of_subwords("the translation", texts)

@@ -22,33 +22,26 @@ from torch import Tensor
 
 from nmtkit.console.log import SECONDS_BETWEEN_LINES, report
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.rules import Constraints, rules_of
+from nmtkit.decoding.rules import rules_of
 from nmtkit.decoding.search import Hypothesis, length_limits, length_penalties
-from nmtkit.inference.protocol import FixedInferenceState, InferenceModel, columns_of
+from nmtkit.inference.arrays import Ints
 from nmtkit.inference.sentence_rows import FILLED
-from nmtkit.inference.top_k import top_k
+from nmtkit.inference.torch_inference import FixedModel, TorchState, columns_of
+from nmtkit.inference.torch_top_k import top_k
 from nmtkit.machine.host_copy import HostCopy
 from nmtkit.text.vocabulary import BOS, EOS
 
 _EVERY, _LATER = 4, 2  # steps from one copy of `done` to the next, and from a copy to its reading
 
 
-def serves(
-    device: torch.device, config: SearchConfig, constraints: Sequence[Constraints], banned: Sequence[tuple[int, ...]]
-) -> bool:
-    """Whether `fixed_search` supports the device and options: a GPU, one best output, the same rules for all rows."""
-    is_plain = config.nbest == 1 and not config.sampling and config.diverse_groups == 1
-    is_plain &= not any(constraint.prefix or constraint.terms for constraint in constraints)
-    return device.type == "cuda" and is_plain and not rules_of(config, banned)[1]
-
-
 @torch.inference_mode()
 def fixed_search(
-    model: InferenceModel, src: Tensor, lengths: Tensor, config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
+    model: FixedModel, src: Ints, lengths: Ints, config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
 ) -> list[list[Hypothesis]]:
-    """As `search`, for options that `serves` accepts."""
-    beam = _FixedBeam(src, lengths, config, model, banned)
-    state: FixedInferenceState = model.start_fixed(model.encode(src, lengths), len(src), config.beam)
+    """As `search`, for options that `engine.can_be_fixed` accepts."""
+    beam = _FixedBeam(lengths, config, model, banned)
+    source = (torch.from_numpy(each).to(model.device) for each in (src, lengths))
+    state: TorchState = model.start_fixed(model.encode(*source), len(src), config.beam)
     pending: HostCopy | None = None
     reported = time.monotonic()
     for t in range(beam.most + 1):
@@ -88,19 +81,15 @@ class _FixedBeam:
     """The hypotheses of the sentences still in the batch, in fixed rows."""
 
     def __init__(
-        self,
-        src: Tensor,
-        lengths: Tensor,
-        config: SearchConfig,
-        model: InferenceModel,
-        banned: Sequence[tuple[int, ...]],
+        self, lengths: Ints, config: SearchConfig, model: FixedModel, banned: Sequence[tuple[int, ...]]
     ) -> None:
-        B, K, device = src.size(0), config.beam, src.device
-        self.limit = length_limits(config, lengths, model.longest_sequence)  # (b,) tokens before EOS
-        self.least, self.most = (int(each) for each in self.limit.aminmax())
+        B, K, device = len(lengths), config.beam, model.device
+        limit = length_limits(config, lengths, model.longest_sequence)
+        self.least, self.most = int(limit.min()), int(limit.max())
         penalties = length_penalties(config, self.most + 1)
         self.penalties: list[float] = penalties.tolist()  # by |Y|
-        self.longest_penalty = penalties.to(device)[self.limit + 1]  # (b,)
+        self.limit = torch.from_numpy(limit).to(device)  # (b,) tokens before EOS
+        self.longest_penalty = torch.from_numpy(penalties[limit + 1]).to(device)  # (b,)
         self.token_mask, _ = rules_of(config, banned)
         self.K, self.ranks = K, torch.arange(K, device=device)
         self.sentences = list(range(B))  # index into `src` of each still in the batch
@@ -119,7 +108,7 @@ class _FixedBeam:
         """The first row of each sentence, (b, 1)."""
         self.first_rows = torch.arange(0, len(self.sentences) * self.K, self.K, device=self.ranks.device).unsqueeze(1)
 
-    def advance(self, model: InferenceModel, state: FixedInferenceState) -> None:
+    def advance(self, model: FixedModel, state: TorchState) -> None:
         """Extend the hypotheses by one token."""
         K, t = self.K, len(self.steps)
         steps, tokens = self._candidates(model, state)  # (b · K, K)
@@ -138,7 +127,7 @@ class _FixedBeam:
         if K > 1:
             state.reorder_fixed((origin + self.first_rows).flatten(), K)
 
-    def _candidates(self, model: InferenceModel, state: FixedInferenceState) -> tuple[Tensor, Tensor]:
+    def _candidates(self, model: FixedModel, state: TorchState) -> tuple[Tensor, Tensor]:
         """Log-probabilities and tokens of the best candidates of each row, both (b · K, K)."""
         t = len(self.steps)
         excluded = self.token_mask.after(t)
@@ -169,7 +158,7 @@ class _FixedBeam:
         """(b,) True for sentences without an open hypothesis that can still become the best."""
         return self.log_probs.amax(1) / self.longest_penalty <= self.finished.score
 
-    def leave(self, staying: list[int], state: FixedInferenceState) -> None:
+    def leave(self, staying: list[int], state: TorchState) -> None:
         """Keep only some sentences in the batch, and read the results of the others."""
         keep = torch.tensor(staying, device=self.ranks.device)
         leaving = sorted(set(range(len(self.sentences))) - set(staying))

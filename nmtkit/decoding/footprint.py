@@ -5,12 +5,11 @@ Letters: P slots of a sentence, W vocabulary, c candidates of a hypothesis, T to
 
 from collections.abc import Sequence
 
-import torch
-
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.rules import Constraints
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.machine.memory import free_memory
+from nmtkit.machine.device import is_on_gpu
+from nmtkit.machine.memory import free_memory, unused_memory
 
 _EXPECTED = 50  # tokens of an output beyond those of its source: few outputs reach a higher --max-len-b
 # Bytes of the tensors that are alive at the same time:
@@ -19,7 +18,7 @@ _DRAWS = 48  # for each of P·W: probabilities in fp32, sorted, and their sums i
 _CANDIDATE = 28  # for each of P·c: log-probability, token, total, and a copy
 _HISTORY = 136  # for each of P·T: tokens and log-probabilities as tensors, two copies, and as lists
 
-_admitted: dict[torch.device, int] = {}  # bytes of the largest search so far: allocators keep them
+_admitted: dict[str, int] = {}  # bytes of the largest search so far: allocators keep them
 
 
 def slots_of(config: SearchConfig, constraints: Sequence[Constraints] = ()) -> int:
@@ -52,7 +51,7 @@ def search_bytes(
     )
 
 
-def missing_memory(size: int, device: torch.device, processes: int = 1) -> int | None:
+def missing_memory(size: int, device: str, processes: int = 1) -> int | None:
     """The free bytes if they are fewer than `size`; None if a search of that size can begin.
 
     The `processes` share main memory. A search that is no larger than an earlier one can always begin.
@@ -60,13 +59,8 @@ def missing_memory(size: int, device: torch.device, processes: int = 1) -> int |
     if size <= _admitted.get(device, 0):
         return None
     free = int(free_memory(device))
-    free = free + _unused(device) if device.type == "cuda" else free // processes
+    free = free + unused_memory(device) if is_on_gpu(device) else free // processes
     if size > free:
         return free
     _admitted[device] = size
     return None
-
-
-def _unused(device: torch.device) -> int:
-    """Bytes of a GPU that torch has reserved but does not use."""
-    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

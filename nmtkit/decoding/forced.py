@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from nmtkit.data.batch import pad
+from nmtkit.data.padding import pad
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import Hypothesis, length_penalties
+from nmtkit.inference.arrays import Floats
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.text.vocabulary import BOS, EOS
 
 _POSITIONS = 4096  # of source or target in one batch
 
 
-@torch.inference_mode()
 def score(
     model: InferenceModel, sources: Sequence[list[int]], targets: Sequence[list[int]], config: SearchConfig
 ) -> list[Hypothesis]:
@@ -28,18 +26,16 @@ def score(
 
     Token log-probabilities are summed in fp32, one after the other, as in the search.
     """
-    src, src_lengths = (tensor.to(model.device) for tensor in pad(sources))
-    tgt, lengths = (tensor.to(model.device) for tensor in pad([[*ids, EOS] for ids in targets]))
-    log_probs = model.score(src, src_lengths, tgt, lengths)
-    totals = torch.zeros_like(log_probs[:, 0])
-    for t in range(tgt.size(1)):
-        totals = torch.where(lengths > t, totals + log_probs[:, t], totals)
-    scores = totals / length_penalties(config, tgt.size(1)).to(model.device)[lengths]
+    tgt, lengths = pad([[*ids, EOS] for ids in targets])
+    log_probs = model.score(*pad(sources), tgt, lengths)
+    totals = np.zeros(len(tgt), np.float32)
+    for t in range(tgt.shape[1]):
+        totals = np.where(lengths > t, totals + log_probs[:, t], totals)
+    scores = totals / length_penalties(config, tgt.shape[1])[lengths]
     scored = zip(targets, scores.tolist(), log_probs.tolist(), strict=True)
     return [Hypothesis(ids, total, each[: len(ids) + 1]) for ids, total, each in scored]
 
 
-@torch.inference_mode()
 def with_attention(
     model: InferenceModel, sources: Sequence[list[int]], found: list[list[Hypothesis]], layer: int | None
 ) -> list[list[Hypothesis]]:
@@ -53,17 +49,15 @@ def with_attention(
     attended = []
     for start in range(0, len(pairs), size):
         some = pairs[start : start + size]
-        src, lengths = (tensor.to(model.device) for tensor in pad([source for source, _ in some]))
-        tgt_in = pad([[BOS, *hypothesis.ids] for _, hypothesis in some])[0].to(model.device)
-        weights = model.alignment(src, lengths, tgt_in, layer).cpu()
+        tgt_in, _ = pad([[BOS, *hypothesis.ids] for _, hypothesis in some])
+        weights = model.alignment(*pad([source for source, _ in some]), tgt_in, layer)
         for (source, hypothesis), padded in zip(some, weights, strict=True):
-            attention = padded[: len(hypothesis.ids) + 1, : len(source)].numpy().copy()
+            attention = padded[: len(hypothesis.ids) + 1, : len(source)].copy()
             attended.append(replace(hypothesis, attention=attention))
     hypotheses = iter(attended)
     return [[next(hypotheses) for _ in nbest] for nbest in found]
 
 
-@torch.inference_mode()
 def all_heads(
     model: InferenceModel, source: list[int], target: list[int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
@@ -73,11 +67,10 @@ def all_heads(
     the source (L, H, T, S); L is 0 for a kind that the model does not have. Raises UserError for a model without
     attention and for an ensemble.
     """
-    src, lengths = (tensor.to(model.device) for tensor in pad([source]))
-    weights = model.attention(src, lengths, pad([[BOS, *target]])[0].to(model.device))
+    weights = model.attention(*pad([source]), pad([[BOS, *target]])[0])
     return _stacked(weights.encoder), _stacked(weights.decoder), _stacked(weights.cross)
 
 
-def _stacked(layers: list[Tensor]) -> NDArray[np.float32]:
+def _stacked(layers: list[Floats]) -> Floats:
     """The weights of all layers, each (1, H, ·, ·), as (L, H, ·, ·)."""
-    return torch.cat(layers).float().cpu().numpy() if layers else np.empty((0, 0, 0, 0), np.float32)
+    return np.concatenate(layers) if layers else np.empty((0, 0, 0, 0), np.float32)

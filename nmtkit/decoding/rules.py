@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.inference.arrays import Floats, Ints
 from nmtkit.text.vocabulary import EOS
 
 
@@ -56,7 +57,7 @@ class TokenMask:
 class Rule(Protocol):
     """Forbids tokens depending on the previous tokens of a hypothesis."""
 
-    def __call__(self, log_probs: Tensor, tokens: Tensor) -> None:
+    def __call__(self, log_probs: Floats, tokens: Ints) -> None:
         """Set the forbidden entries of log_probs (R, W) to -inf, for hypotheses with these tokens (R, t)."""
 
 
@@ -77,14 +78,14 @@ class NoRepeatedNgram:
 
     order: int
 
-    def __call__(self, log_probs: Tensor, tokens: Tensor) -> None:
-        length = tokens.size(1)
+    def __call__(self, log_probs: Floats, tokens: Ints) -> None:
+        length = tokens.shape[1]
         if length < self.order:
             return
-        ngrams = tokens.unfold(1, self.order, 1)  # (R, t - order + 1, order)
-        begun = tokens[:, length - self.order + 1 :].unsqueeze(1)
-        rows, positions = (ngrams[:, :, :-1] == begun).all(2).nonzero(as_tuple=True)
-        log_probs[rows, ngrams[rows, positions, -1]] = -torch.inf
+        ngrams = sliding_window_view(tokens, self.order, axis=1)  # (R, t - order + 1, order)
+        begun = tokens[:, None, length - self.order + 1 :]
+        rows, positions = (ngrams[:, :, :-1] == begun).all(2).nonzero()
+        log_probs[rows, ngrams[rows, positions, -1]] = -np.inf
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class Banned:
 
     sequences: Sequence[tuple[int, ...]]
 
-    def __call__(self, log_probs: Tensor, tokens: Tensor) -> None:
+    def __call__(self, log_probs: Floats, tokens: Ints) -> None:
         for *begin, last in self.sequences:
-            if len(begin) <= tokens.size(1):
-                begun = (tokens[:, -len(begin) :] == tokens.new_tensor(begin)).all(1)
-                log_probs[begun, last] = -torch.inf
+            if len(begin) <= tokens.shape[1]:
+                begun = (tokens[:, -len(begin) :] == begin).all(1)
+                log_probs[begun, last] = -np.inf

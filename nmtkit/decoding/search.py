@@ -18,24 +18,24 @@ Letters: B sentences, b sentences still in the batch, P slots (K unless a strate
 in decoder order), W vocabulary, c candidates of a row, t tokens so far.
 """
 
+import math
 import time
 from bisect import insort
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit.console.log import SECONDS_BETWEEN_LINES, report
+from nmtkit.data.padding import pad
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.constraints import GridBeamSearch
 from nmtkit.decoding.rules import Constraints, rules_of
 from nmtkit.decoding.strategies import BeamSearch, DiverseBeamSearch, Frontier, Sampling, Selection, Strategy
 from nmtkit.errors import UserError
+from nmtkit.inference.arrays import Bools, Floats, Ints
 from nmtkit.inference.protocol import InferenceModel, InferenceState
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 
@@ -52,11 +52,10 @@ class Hypothesis:
     attention: NDArray[np.float32] | None = field(default=None, compare=False)  #: (T, S), set by `with_attention`
 
 
-@torch.inference_mode()
 def search(
     model: InferenceModel,
-    src: Tensor,
-    lengths: Tensor,
+    src: Ints,
+    lengths: Ints,
     config: SearchConfig,
     constraints: Sequence[Constraints] = (),
     banned: Sequence[tuple[int, ...]] = (),
@@ -75,7 +74,7 @@ def search(
     Raises UserError for required terms with sampling or diverse groups.
     """
     different_texts = config.nbest > 1 and not config.sampling
-    finished = _Finished(src.size(0), config.nbest, text_of if different_texts else None)
+    finished = _Finished(len(src), config.nbest, text_of if different_texts else None)
     beam = _Beam(src, lengths, config, model.longest_sequence, constraints, banned, finished)
     state = model.start(model.encode(src, lengths))
     reported = time.monotonic()
@@ -86,8 +85,8 @@ def search(
         if time.monotonic() - reported >= SECONDS_BETWEEN_LINES:
             reported = time.monotonic()
             beam.report()
-        if done.any():
-            if done.all():
+        if leaving := np.count_nonzero(done):
+            if leaving == len(done):
                 return finished.best
             beam.leave(done)
 
@@ -119,78 +118,113 @@ class _Finished:
     def score_to_beat(self, sentence: int) -> float:
         """The score that a hypothesis must exceed to enter the n best."""
         best = self.best[sentence]
-        return best[-1].score if len(best) == self._nbest else -torch.inf
+        return best[-1].score if len(best) == self._nbest else -math.inf
 
 
 class _Extension(NamedTuple):
-    """The chosen candidate of each slot; each tensor is (b, P). Entries of unused slots have no meaning."""
+    """The chosen candidate of each slot; each array is (b, P). Entries of unused slots have no meaning."""
 
-    origin: Tensor  # slot of the prefix
-    row: Tensor  # row of the prefix
-    token: Tensor
-    log_prob: Tensor  # of the token
-    total: Tensor  # log P of the hypothesis
-    chosen: Tensor  # bool: whether the slot is used
-    ended: Tensor  # bool: whether the token is EOS
+    prefix: Ints  # slot of the prefix, counted over all sentences
+    row: Ints  # row of the prefix
+    token: Ints
+    log_prob: Floats  # of the token
+    total: Floats  # log P of the hypothesis
+    chosen: Bools  # whether the slot is used
+    ended: Bools  # whether the token is EOS
+
+
+class _Histories:
+    """The tokens and their log-probabilities (t, n) of the hypotheses in n slots."""
+
+    _GROWTH = 32  # steps
+
+    def __init__(self, slots: int) -> None:
+        self.length = 0  # t
+        self._tokens, self._log_probs = np.empty((0, slots), np.int64), np.empty((0, slots), np.float32)
+
+    @property
+    def tokens(self) -> Ints:
+        """(t, n), oldest first."""
+        return self._tokens[: self.length]
+
+    @property
+    def log_probs(self) -> Floats:
+        """(t, n), oldest first."""
+        return self._log_probs[: self.length]
+
+    def extend(self, prefix: Ints, token: Ints, log_prob: Floats) -> None:
+        """Slot i continues the hypothesis of slot prefix[i] with a token, each (n,)."""
+        t = self.length
+        if t == len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.empty((self._GROWTH, len(token)), np.int64)])
+            self._log_probs = np.concatenate([self._log_probs, np.empty((self._GROWTH, len(token)), np.float32)])
+        self._tokens[:t] = self._tokens[:t].take(prefix, 1)
+        self._log_probs[:t] = self._log_probs[:t].take(prefix, 1)
+        self._tokens[t], self._log_probs[t] = token, log_prob
+        self.length = t + 1
+
+    def select(self, slots: Ints) -> None:
+        """Keep some slots."""
+        self._tokens, self._log_probs = self._tokens[:, slots], self._log_probs[:, slots]
 
 
 class _Beam:
-    """The hypotheses of the sentences still in the batch, as tensors."""
+    """The hypotheses of the sentences still in the batch, as arrays."""
 
     def __init__(
         self,
-        src: Tensor,
-        lengths: Tensor,
+        src: Ints,
+        lengths: Ints,
         config: SearchConfig,
         longest: int | None,
         constraints: Sequence[Constraints],
         banned: Sequence[tuple[int, ...]],
         finished: _Finished,
     ) -> None:
-        B, device = src.size(0), src.device
-        self.prefix = _prefixes(constraints, B).to(device)  # (b, p) required first tokens, then PAD
+        B = len(src)
+        self.prefix = _prefixes(constraints, B)  # (b, p) required first tokens, then PAD
         self.limit = length_limits(config, lengths, longest, constraints)  # (b,) tokens before EOS
         most = int(self.limit.max()) + 1
-        self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
+        self.penalty = length_penalties(config, most)  # lp by |Y|
         self.longest_penalty = self.penalty[self.limit + 1]  # (b,)
         self.token_mask, self.rules = rules_of(config, banned)
         self.strategy = _strategy(config, src, lengths, most, constraints)
         P = self.strategy.slots
-        self.sentences = torch.arange(B, device=device)  # (b,) index into `src`
-        self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # vacant, by bank
-        self.vacant = torch.ones(B, P, dtype=torch.bool, device=device)  # slots that the next hypotheses may take
-        self.ranks = torch.arange(self.strategy.width, device=device)
-        numbers: dict[str, Any] = {"device": device, "dtype": torch.float32}
-        self.log_probs = torch.full((B, P), -torch.inf, **numbers)  # log P of open hypotheses, -inf for empty slots
+        self.sentences = np.arange(B)  # (b,) index into `src`
+        self.left = np.full((B, P // self.strategy.width), self.strategy.width)  # vacant slots, by bank
+        self.vacant: Bools = np.ones((B, P), np.bool_)  # slots that the next hypotheses may take
+        self.log_probs = np.full((B, P), -np.inf, np.float32)  # log P of open hypotheses, -inf for empty slots
         self.log_probs[:, list(self.strategy.starts)] = 0.0  # the empty hypothesis, once in each bank
-        self.came_from = self.sentences.unsqueeze(1).expand(-1, P)  # row of each slot's prefix
-        self.tokens = torch.empty(B, P, 0, dtype=torch.long, device=device)
-        self.token_log_probs = torch.empty(B, P, 0, **numbers)
+        self.came_from = self.sentences.repeat(P)  # (b · P,) row of each slot's prefix
+        self.last = np.full(B * P, BOS)  # the last token of each slot
+        self.histories = _Histories(B * P)
         self.finished = finished
-        self.score_to_beat = torch.full((B,), -torch.inf, **numbers)  # the last score of the n best, if there are n
+        self.score_to_beat = np.full(B, -np.inf, np.float32)  # the last score of the n best, if there are n
+        self._find_open()
         self._set_free_lengths()
 
-    def origins(self) -> Tensor:
-        """Assign each open hypothesis to a row of the decoder. Returns the previous row of each prefix, (R,)."""
-        self.open = (self.log_probs > -torch.inf).flatten()
-        self.slots = self.open.nonzero().squeeze(1)  # (R,) index in b · P + slot
-        return self.came_from.flatten()[self.slots]
+    def _find_open(self) -> None:
+        """Assign each open hypothesis to a row of the decoder."""
+        self.open = self.log_probs.ravel() > -np.inf
+        (self.slots,) = self.open.nonzero()  # (R,) index in b · P + slot
 
-    def last_tokens(self) -> Tensor:
+    def origins(self) -> Ints:
+        """(R,) the previous row of the prefix of each open hypothesis."""
+        return self.came_from[self.slots]
+
+    def last_tokens(self) -> Ints:
         """The next input of the decoder, (R,)."""
-        if self.tokens.size(2) == 0:
-            return torch.full_like(self.slots, BOS)
-        return self.tokens[:, :, -1].flatten()[self.slots]
+        return self.last[self.slots]
 
     def advance(self, model: InferenceModel, state: InferenceState) -> None:
         """Extend the hypotheses by one token."""
-        frontier = Frontier(self.log_probs, self.vacant, self.slots, self.sentences, self.tokens)
+        frontier = Frontier(self.log_probs, self.vacant, self.slots, self.sentences, self.histories.tokens)
         choose = self._feed(model, state, frontier)
         extension = self._extension(choose(None))
-        seen: set[int] = set()
-        repeating = self._finish(extension, seen)
-        if repeating:
-            closed = torch.zeros_like(self.slots, dtype=torch.bool)
+        if np.count_nonzero(extension.ended):
+            seen: set[int] = set()
+            repeating = self._finish(extension, seen)
+            closed = np.zeros(len(self.slots), np.bool_)
             while repeating:  # a row ends only once, so this terminates
                 closed[repeating] = True
                 extension = self._extension(choose(closed))
@@ -199,22 +233,22 @@ class _Beam:
 
     def _feed(
         self, model: InferenceModel, state: InferenceState, frontier: Frontier
-    ) -> Callable[[Tensor | None], Selection]:
+    ) -> Callable[[Bools | None], Selection]:
         """Feed the last tokens to the decoder. Returns a function that chooses the next ones.
 
         The argument of the function is True for the rows (R,) that must not end with EOS, or None.
         """
         strategy, choice_is_free = self.strategy, not self.rules and self._free()
         if choice_is_free and isinstance(strategy, BeamSearch):
-            excluded = self.token_mask.after(self.tokens.size(2))
+            excluded = self.token_mask.after(self.histories.length)
             # the text of a closed EOS already has a slot, so the other candidates of the row are enough
             steps, tokens = model.best_step(self.last_tokens(), state, strategy.slots, excluded)
             return lambda closed: strategy.choose_among(_without_ends(steps, tokens, closed), tokens, frontier)
         log_probs = self._allowed(model.step(self.last_tokens(), state), frontier)
 
-        def choose(closed: Tensor | None) -> Selection:
+        def choose(closed: Bools | None) -> Selection:
             if closed is not None:
-                log_probs[:, EOS].masked_fill_(closed, -torch.inf)
+                log_probs[closed, EOS] = -np.inf
             return strategy.choose(log_probs, frontier)
 
         return choose
@@ -222,94 +256,98 @@ class _Beam:
     def _extension(self, choice: Selection) -> _Extension:
         """The chosen candidate of each slot."""
         b, P = self.log_probs.shape
-        c = choice.tokens.size(1)
-        origin = choice.index.div(c, rounding_mode="floor")  # (b, P), as are all that follow
-        row_of_slot = (self.open.cumsum(0) - 1).clamp_min_(0).view(b, P)
-        row = row_of_slot.gather(1, origin)
-        candidate = row * c + choice.index.remainder(c)
-        token, log_prob = choice.tokens.flatten()[candidate], choice.steps.flatten()[candidate]
-        chosen = self.vacant & (choice.totals > -torch.inf)
-        return _Extension(origin, row, token, log_prob, choice.totals, chosen, chosen & (token == EOS))
+        c = choice.tokens.shape[1]
+        candidate = choice.chosen if b == 1 else choice.chosen + np.arange(0, b * P * c, P * c)[:, None]  # (b, P)
+        row = prefix = candidate // c
+        if len(self.slots) < b * P:
+            row = (self.open.cumsum() - 1).clip(0)[prefix]
+            candidate = candidate + (row - prefix) * c
+        token, log_prob = choice.tokens.ravel()[candidate], choice.steps.ravel()[candidate]
+        chosen = self.vacant & (choice.totals > -np.inf)
+        return _Extension(prefix, row, token, log_prob, choice.totals, chosen, chosen & (token == EOS))
 
     def _finish(self, extension: _Extension, seen: set[int]) -> list[int]:
         """Add the hypotheses that end to the finished ones, except rows already `seen` at this step.
 
         Returns the rows whose text was finished before.
         """
-        slots = extension.ended.flatten().nonzero().squeeze(1)  # (e,) index in b · P + slot
-        if not len(slots):
-            return []
-        row, origin, total, last = _select(
-            slots, *(each.flatten() for each in (extension.row, extension.origin, extension.total, extension.log_prob))
-        )
-        index = slots.div(self.vacant.size(1), rounding_mode="floor")
-        prefixes = index * self.vacant.size(1) + origin
-        scores = total / self.penalty[self.tokens.size(2) + 1]
-        (sentences,) = _select(index, self.sentences)
-        histories = _select(prefixes, self.tokens.flatten(0, 1), self.token_log_probs.flatten(0, 1))
-        columns = (column.tolist() for column in (row, sentences, scores, *histories, last))
+        index, _ = extension.ended.nonzero()
+        columns = [each[extension.ended] for each in extension]
+        prefixes, rows, _, log_probs, totals, *_ = columns
+        sentences, histories = self.sentences[index], self.histories
+        scores = totals / self.penalty[histories.length + 1]
+        found = (histories.tokens[:, prefixes].T, histories.log_probs[:, prefixes].T, log_probs)
         repeating = []
-        for row_number, sentence, score, ids, log_probs, log_prob in zip(*columns, strict=True):
-            if row_number not in seen:
-                seen.add(row_number)
-                if not self.finished.add(sentence, Hypothesis(ids, score, [*log_probs, log_prob])):
-                    repeating.append(row_number)
-        to_beat = [self.finished.score_to_beat(sentence) for sentence in sentences.tolist()]
-        self.score_to_beat.index_copy_(0, index, self.score_to_beat.new_tensor(to_beat))
+        for row, sentence, score, ids, before, last in zip(
+            *(column.tolist() for column in (rows, sentences, scores, *found)), strict=True
+        ):
+            if row not in seen:
+                seen.add(row)
+                if not self.finished.add(sentence, Hypothesis(ids, score, [*before, last])):
+                    repeating.append(row)
+        self.score_to_beat[index] = [self.finished.score_to_beat(sentence) for sentence in sentences.tolist()]
         return repeating
 
     def _take(self, extension: _Extension) -> None:
         """Continue with the hypotheses of an extension that have not ended."""
-        origin, self.came_from, token, log_prob, total, chosen, ended = extension
-        self.tokens = _append(self.tokens, origin, token)
-        self.token_log_probs = _append(self.token_log_probs, origin, log_prob)
-        self.log_probs = total.masked_fill(~chosen | ended, -torch.inf)
-        if ended.any():
-            self.left = self.left - ended.view(len(ended), -1, self.strategy.width).sum(2)
-            self.vacant = (self.ranks < self.left.unsqueeze(2)).flatten(1)
+        prefix, row, token, log_prob, total, chosen, ended = extension
+        self.came_from, self.last = row.ravel(), token.ravel()
+        self.histories.extend(prefix.ravel(), self.last, log_prob.ravel())
+        self.log_probs = np.where(chosen, total, _IMPOSSIBLE)
+        if np.count_nonzero(ended):
+            self.log_probs[ended] = -np.inf
+            self.left = self.left - ended.reshape(*self.left.shape, -1).sum(2)
+            ranks = np.arange(self.strategy.width)
+            self.vacant = (ranks < self.left[:, :, None]).reshape(self.vacant.shape)
+        self._find_open()
 
-    def _allowed(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
+    def _allowed(self, log_probs: Floats, frontier: Frontier) -> Floats:
         """Set forbidden tokens of log_probs (R, W) to -inf, possibly in place."""
         if self._free():
             return self._permitted(log_probs, frontier)
-        token = self._required()[frontier.index_of_row].unsqueeze(1)
-        only = torch.full_like(log_probs, -torch.inf).scatter_(1, token, log_probs.gather(1, token))
-        return torch.where(token == PAD, self._permitted(log_probs, frontier), only)
+        tokens = self._required()[frontier.index_of_row]
+        (forced,) = (tokens != PAD).nonzero()
+        kept = log_probs[forced, tokens[forced]]
+        log_probs = self._permitted(log_probs, frontier)
+        log_probs[forced] = -np.inf
+        log_probs[forced, tokens[forced]] = kept
+        return log_probs
 
     def _free(self) -> bool:
         """Whether no sentence has a required next token."""
-        return self.tokens.size(2) in self.free_lengths
+        return self.histories.length in self.free_lengths
 
-    def _permitted(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
-        if excluded := self.token_mask.after(self.tokens.size(2)):
-            log_probs.index_fill_(1, torch.tensor(excluded, device=log_probs.device), -torch.inf)
+    def _permitted(self, log_probs: Floats, frontier: Frontier) -> Floats:
+        if excluded := self.token_mask.after(frontier.length):
+            log_probs[:, excluded] = -np.inf
         for rule in self.rules:
             rule(log_probs, frontier.tokens)
         return log_probs
 
-    def _required(self) -> Tensor:
+    def _required(self) -> Ints:
         """(b,) the required next token, PAD if there is none."""
-        length = self.tokens.size(2)
+        length = self.histories.length
         end = (self.limit == length) * EOS
-        return end if length >= self.prefix.size(1) else torch.where(end > 0, end, self.prefix[:, length])
+        return end if length >= self.prefix.shape[1] else np.where(end > 0, end, self.prefix[:, length])
 
-    def done(self) -> Tensor:
+    def done(self) -> Bools:
         """(b,) True for sentences without an open hypothesis that can still enter the n best."""
-        return self.log_probs.amax(1) / self.longest_penalty <= self.score_to_beat
+        done: Bools = np.maximum.reduce(self.log_probs, 1) / self.longest_penalty <= self.score_to_beat
+        return done
 
     def report(self) -> None:
         """Log the progress of a long search."""
         steps = int(self.limit.max()) + 1
-        report("long search", {"sentences": len(self.sentences), "step": self.tokens.size(2), "of at most": steps})
+        report("long search", {"sentences": len(self.sentences), "step": self.histories.length, "of at most": steps})
 
-    def leave(self, done: Tensor) -> None:
+    def leave(self, done: Bools) -> None:
         """Remove the sentences that are done (b,) from the batch."""
-        staying = (~done).nonzero().squeeze(1)
-        self.limit, self.longest_penalty = _select(staying, self.limit, self.longest_penalty)
-        self.sentences, self.left, self.vacant = _select(staying, self.sentences, self.left, self.vacant)
-        self.prefix, self.log_probs, self.came_from = _select(staying, self.prefix, self.log_probs, self.came_from)
-        self.tokens, self.token_log_probs = _select(staying, self.tokens, self.token_log_probs)
-        (self.score_to_beat,) = _select(staying, self.score_to_beat)
+        slots = np.arange(self.vacant.size).reshape(self.vacant.shape)[~done].ravel()
+        self.came_from, self.last = self.came_from[slots], self.last[slots]
+        self.histories.select(slots)
+        for name in ("limit", "longest_penalty", "sentences", "left", "vacant", "prefix", "log_probs", "score_to_beat"):
+            setattr(self, name, getattr(self, name)[~done])
+        self._find_open()
         self._set_free_lengths()
 
     def _set_free_lengths(self) -> None:
@@ -317,37 +355,36 @@ class _Beam:
         self.free_lengths = range(int((self.prefix != PAD).sum(1).max()), int(self.limit.min()))
 
 
-def _select(index: Tensor, *columns: Tensor) -> list[Tensor]:
-    """Index each column along dimension 0. column[index] would wake torch's threads, which spin in the next step."""
-    return [column.index_select(0, index) for column in columns]
+_IMPOSSIBLE = np.float32(-np.inf)
 
 
 def length_limits(
-    config: SearchConfig, lengths: Tensor, longest: int | None, constraints: Sequence[Constraints] = ()
-) -> Tensor:
+    config: SearchConfig, lengths: Ints, longest: int | None, constraints: Sequence[Constraints] = ()
+) -> Ints:
     """(B,) the most tokens before EOS for sources with `lengths` (B,), EOS included; `longest` is the model's limit."""
-    limit = (config.max_len_a * (lengths - 1).double() + config.max_len_b).long()
+    limit = (config.max_len_a * (lengths - 1) + config.max_len_b).astype(np.int64)
     if constraints:
-        required = [constraint.required_tokens for constraint in constraints]
-        limit = torch.maximum(limit, torch.tensor(required, device=limit.device))
-    return limit if longest is None else limit.clamp(max=longest)
+        limit = np.maximum(limit, [constraint.required_tokens for constraint in constraints])
+    return limit if longest is None else np.minimum(limit, longest)
 
 
-def length_penalties(config: SearchConfig, most: int) -> Tensor:
+def length_penalties(config: SearchConfig, most: int) -> Floats:
     """lp(Y) for |Y| from 0 to `most` tokens, EOS included. It never decreases."""
-    counts = torch.arange(most + 1, dtype=torch.float64)
+    counts = np.arange(most + 1, dtype=np.float64)
     base = counts if config.length_penalty_form == "power" else (5 + counts) / 6
-    return (base**config.length_penalty).clamp(max=torch.finfo(torch.float32).max).float()
+    with np.errstate(over="ignore"):
+        penalties: Floats = np.minimum(base**config.length_penalty, np.finfo(np.float32).max).astype(np.float32)
+    return penalties
 
 
 def _strategy(
-    config: SearchConfig, src: Tensor, lengths: Tensor, longest: int, constraints: Sequence[Constraints]
+    config: SearchConfig, src: Ints, lengths: Ints, longest: int, constraints: Sequence[Constraints]
 ) -> Strategy:
     """The strategy of the options, for outputs of at most `longest` tokens, EOS included."""
     if any(constraint.terms for constraint in constraints):
         if config.sampling or config.diverse_groups > 1:
             raise UserError("required terms cannot be combined with --sampling or --diverse-groups")
-        return GridBeamSearch(config.beam, constraints, src.device)
+        return GridBeamSearch(config.beam, constraints)
     if config.sampling:
         return Sampling(config, src, lengths, longest)
     if config.diverse_groups > 1:
@@ -355,20 +392,13 @@ def _strategy(
     return BeamSearch(config.beam)
 
 
-def _prefixes(constraints: Sequence[Constraints], sentences: int) -> Tensor:
+def _prefixes(constraints: Sequence[Constraints], sentences: int) -> Ints:
     """(B, p) the required prefixes, padded with PAD."""
-    if not any(constraint.prefix for constraint in constraints):
-        return torch.empty(sentences, 0, dtype=torch.long)
-    prefixes = [torch.tensor(constraint.prefix, dtype=torch.long) for constraint in constraints]
-    return pad_sequence(prefixes, batch_first=True, padding_value=PAD)
+    if not constraints:
+        return np.empty((sentences, 0), np.int64)
+    return pad([constraint.prefix for constraint in constraints])[0]
 
 
-def _without_ends(steps: Tensor, tokens: Tensor, closed: Tensor | None) -> Tensor:
+def _without_ends(steps: Floats, tokens: Ints, closed: Bools | None) -> Floats:
     """The log-probabilities of candidates (R, c), -inf for EOS in rows that are closed (R,)."""
-    return steps if closed is None else steps.masked_fill(closed.unsqueeze(1) & (tokens == EOS), -torch.inf)
-
-
-def _append(histories: Tensor, origin: Tensor, new: Tensor) -> Tensor:
-    """The histories (b, P, t) of the prefixes in slots `origin` (b, P), each with a new entry (b, P): (b, P, t + 1)."""
-    prefixes = histories.gather(1, origin.unsqueeze(2).expand(-1, -1, histories.size(2)))
-    return torch.cat([prefixes, new.unsqueeze(2)], dim=2)
+    return steps if closed is None else np.where(closed[:, None] & (tokens == EOS), _IMPOSSIBLE, steps)

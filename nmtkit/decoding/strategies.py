@@ -7,68 +7,74 @@ so far.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.inference.arrays import Bools, Floats, Ints
 from nmtkit.inference.top_k import top_k
 
+N = TypeVar("N", bound=np.generic)
 
-@dataclass(frozen=True)
-class Frontier:
+
+class Frontier(NamedTuple):
     """The open hypotheses before a step."""
 
-    log_probs: Tensor  # (b, P) log P of the hypothesis in each slot, -inf for an empty slot
-    vacant: Tensor  # (b, P) True for the slots that the next hypotheses may take
-    slots: Tensor  # (R,) slot of each row, counted over all sentences: index in b · P + slot
-    sentences: Tensor  # (b,) index into `src`
-    histories: Tensor  # (b, P, t) tokens
+    log_probs: Floats  # (b, P) log P of the hypothesis in each slot, -inf for an empty slot
+    vacant: Bools  # (b, P) True for the slots that the next hypotheses may take
+    slots: Ints  # (R,) slot of each row, counted over all sentences: index in b · P + slot
+    sentences: Ints  # (b,) index into `src`
+    histories: Ints  # (t, b · P) tokens of each slot
 
     @property
-    def tokens(self) -> Tensor:
+    def length(self) -> int:
+        """t."""
+        return len(self.histories)
+
+    @property
+    def tokens(self) -> Ints:
         """(R, t) tokens of each row."""
-        return self.histories.flatten(0, 1)[self.slots]
+        tokens: Ints = self.histories[:, self.slots].T
+        return tokens
 
     @property
-    def index_of_row(self) -> Tensor:
+    def index_of_row(self) -> Ints:
         """(R,) index of each row's sentence among the b."""
-        return self.slots.div(self.log_probs.size(1), rounding_mode="floor")
+        index: Ints = self.slots // self.log_probs.shape[1]
+        return index
 
     @property
-    def sentence_of_row(self) -> Tensor:
+    def sentence_of_row(self) -> Ints:
         """(R,) index of each row's sentence into `src`."""
         return self.sentences[self.index_of_row]
 
     @property
-    def slot_of_row(self) -> Tensor:
+    def slot_of_row(self) -> Ints:
         """(R,) slot of each row in its sentence, from 0 to P - 1."""
-        return self.slots.remainder(self.log_probs.size(1))
+        slot: Ints = self.slots % self.log_probs.shape[1]
+        return slot
 
-    def by_slot(self, x: Tensor, missing: float) -> Tensor:
+    def by_slot(self, x: NDArray[N], missing: float) -> NDArray[N]:
         """Scatter x (R, c) to (b, P, c), with `missing` in empty slots."""
-        b, P = self.log_probs.shape
-        if x.size(0) == b * P:
-            return x.view(b, P, -1)
-        scattered = x.new_full((b * P, x.size(1)), missing)
-        return scattered.index_copy_(0, self.slots, x).view(b, P, -1)
+        if len(x) < self.log_probs.size:
+            rows, x = x, np.full((self.log_probs.size, x.shape[1]), missing, x.dtype)
+            x[self.slots] = rows
+        return x.reshape(*self.log_probs.shape, -1)
 
-    def totals(self, steps: Tensor) -> Tensor:
+    def totals(self, steps: Floats) -> Floats:
         """(b, P, c) log P of hypotheses with candidates whose log-probabilities are steps (R, c)."""
-        return self.by_slot(self.log_probs.flatten()[self.slots].unsqueeze(1) + steps, -torch.inf)
+        return self.by_slot(self.log_probs.ravel()[self.slots, None] + steps, -np.inf)
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The candidates of a step and the chosen ones. A slot without a candidate has the total -inf."""
 
-    steps: Tensor  # (R, c) log-probability of each candidate
-    tokens: Tensor  # (R, c) token of each candidate
-    totals: Tensor  # (b, P) log P of the chosen candidate of each slot
-    index: Tensor  # (b, P) index of the chosen candidate: slot of its prefix · c + candidate
+    steps: Floats  # (R, c) log-probability of each candidate
+    tokens: Ints  # (R, c) token of each candidate
+    totals: Floats  # (b, P) log P of the chosen candidate of each slot
+    chosen: Ints  # (b, P) index of the chosen candidate: slot of its prefix · c + candidate
 
 
 class Strategy(Protocol):
@@ -78,7 +84,7 @@ class Strategy(Protocol):
     width: int  # slots of a bank
     starts: Sequence[int]  # slots of the empty hypothesis before the first step
 
-    def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
+    def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
         """Choose a candidate for each vacant slot, given log_probs (R, W), which may be modified."""
 
 
@@ -89,12 +95,12 @@ class BeamSearch:
         self.slots = self.width = beam
         self.starts: Sequence[int] = (0,)
 
-    def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
+    def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
         return self.choose_among(*top_k(log_probs, self.slots), frontier)
 
-    def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Selection:
+    def choose_among(self, steps: Floats, tokens: Ints, frontier: Frontier) -> Selection:
         """As `choose`, given only the K best tokens of each row and their log-probabilities (R, K)."""
-        return Selection(steps, tokens, *top_k(frontier.totals(steps).flatten(1), self.slots))
+        return Selection(steps, tokens, *top_k(frontier.totals(steps).reshape(len(frontier.log_probs), -1), self.slots))
 
 
 class DiverseBeamSearch(BeamSearch):
@@ -109,62 +115,64 @@ class DiverseBeamSearch(BeamSearch):
         self.width, self.strength = beam // groups, strength
         self.starts = range(0, beam, self.width)
 
-    def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Selection:
+    def choose_among(self, steps: Floats, tokens: Ints, frontier: Frontier) -> Selection:
         """As `BeamSearch.choose_among`: K tokens of a row are enough, because earlier groups take fewer."""
-        c = steps.size(1)
-        totals = frontier.totals(steps).flatten(1)
-        tokens_of_all = frontier.by_slot(tokens, -1).flatten(1)
+        b, c = len(frontier.log_probs), steps.shape[1]
+        totals = frontier.totals(steps).reshape(b, -1)
+        tokens_of_all = frontier.by_slot(tokens, -1).reshape(b, -1)
         taken = tokens_of_all[:, :0]
         chosen = []
         for start in self.starts:
             group = slice(start * c, (start + self.width) * c)
             repetitions = (tokens_of_all[:, group, None] == taken[:, None]).sum(2)
-            _, index = top_k(totals[:, group] - self.strength * repetitions, self.width)
+            _, index = top_k(totals[:, group] - np.float32(self.strength) * repetitions.astype(np.float32), self.width)
             index += start * c
             chosen.append(index)
-            real = frontier.vacant[:, start : start + self.width] & (totals.gather(1, index) > -torch.inf)
-            taken = torch.cat([taken, tokens_of_all.gather(1, index).masked_fill(~real, -2)], dim=1)
-        index = torch.cat(chosen, dim=1)
-        return Selection(steps, tokens, totals.gather(1, index), index)
+            real = frontier.vacant[:, start : start + self.width] & (np.take_along_axis(totals, index, 1) > -np.inf)
+            taken = np.concatenate([taken, np.where(real, np.take_along_axis(tokens_of_all, index, 1), -2)], 1)
+        index = np.concatenate(chosen, 1)
+        return Selection(steps, tokens, np.take_along_axis(totals, index, 1), index)
 
 
 class Sampling:
     """Draws N = `nbest` independent samples. The random numbers depend only on the seed, the source sentence and N."""
 
-    def __init__(self, config: SearchConfig, src: Tensor, lengths: Tensor, longest: int) -> None:
+    def __init__(self, config: SearchConfig, src: Ints, lengths: Ints, longest: int) -> None:
         """For src (B, S) with lengths (B,) and outputs of at most `longest` tokens, EOS included."""
         self.config, self.slots, self.width = config, config.nbest, 1
         self.starts: Sequence[int] = range(config.nbest)
         shape = (longest, self.slots)
-        sentences = [row[:length] for row, length in zip(src.cpu().numpy(), lengths.tolist(), strict=True)]
-        numbers = np.stack([_numbers(config.seed, sentence).random(shape) for sentence in sentences])
-        self.numbers = torch.from_numpy(numbers).to(src.device)  # (B, longest, N) uniform in [0, 1)
+        sentences = [row[:length] for row, length in zip(src, lengths, strict=True)]
+        # (B, longest, N) uniform in [0, 1)
+        self.numbers = np.stack([_numbers(config.seed, sentence).random(shape) for sentence in sentences])
 
-    def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
-        weights = self._shares(log_probs).double().cumsum(1)  # in vocabulary order: rounding cannot change it
-        draws = self.numbers[frontier.sentence_of_row, frontier.histories.size(2), frontier.slot_of_row].unsqueeze(1)
-        tokens = torch.searchsorted(weights, draws * weights[:, -1:], right=True)
-        tokens.clamp_(max=log_probs.size(1) - 1)  # in case no probability is finite
-        steps = log_probs.gather(1, tokens)
-        totals = frontier.totals(steps).squeeze(2)
-        return Selection(steps, tokens, totals, torch.arange(self.slots, device=totals.device).expand_as(totals))
+    def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
+        weights = self._shares(log_probs).cumsum(1, np.float64)  # in vocabulary order: rounding cannot change it
+        draws = self.numbers[frontier.sentence_of_row, frontier.length, frontier.slot_of_row] * weights[:, -1]
+        drawn = [row.searchsorted(draw, side="right") for row, draw in zip(weights, draws, strict=True)]
+        tokens = np.minimum(drawn, log_probs.shape[1] - 1)[:, None]  # smaller, but if no probability is finite
+        steps = np.take_along_axis(log_probs, tokens, 1)
+        totals = frontier.totals(steps).reshape(frontier.log_probs.shape)
+        return Selection(steps, tokens, totals, np.broadcast_to(np.arange(self.slots), totals.shape))
 
-    def _shares(self, log_probs: Tensor) -> Tensor:
+    def _shares(self, log_probs: Floats) -> Floats:
         """Unnormalized probabilities (R, W) to draw each token, after temperature, top-k and top-p."""
-        scaled = log_probs / self.config.temperature
+        scaled = log_probs / np.float32(self.config.temperature)
         if self.config.top_k is not None:
-            least = scaled.topk(min(self.config.top_k, scaled.size(1))).values[:, -1:]
-            scaled = scaled.masked_fill(scaled < least, -torch.inf)
-        shares = scaled.softmax(1)
+            scaled[scaled < top_k(scaled, self.config.top_k)[0][:, -1:]] = -np.inf
+        with np.errstate(invalid="ignore"):  # if no probability is finite
+            shares: Floats = np.exp(scaled - scaled.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
         if self.config.top_p is not None:
-            ordered = shares.sort(1, descending=True).values
-            before = ordered.cumsum(1) - ordered  # total probability of more probable tokens
-            least = ordered.masked_fill(before >= self.config.top_p, torch.inf).amin(1, keepdim=True)
-            shares = shares.masked_fill(shares < least, 0.0)
+            ordered = np.sort(shares, 1)[:, ::-1]
+            # the total probability of more probable tokens
+            before = ordered.cumsum(1, np.float64).astype(np.float32) - ordered
+            least = np.where(before >= self.config.top_p, np.float32(np.inf), ordered).min(1, keepdims=True)
+            shares[shares < least] = 0.0
         return shares
 
 
-def _numbers(seed: int, sentence: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> np.random.Generator:
+def _numbers(seed: int, sentence: Ints) -> np.random.Generator:
     """The random numbers of a sentence, independent of its padding and its batch."""
     key = hashlib.blake2b(sentence.astype("<i8").tobytes(), digest_size=16, key=seed.to_bytes(16, "little")).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))

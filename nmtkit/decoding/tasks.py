@@ -5,12 +5,11 @@ It warns about lines that were not translated as requested.
 
 import functools
 import operator
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-
-import regex
 
 from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig, StreamConfig
@@ -74,11 +73,16 @@ class Sentence:
     frame: tuple[str, ...] = ()  #: of a line in sentences: the text before each task and after the last, as it stands
 
 
-_LINE = regex.compile(r"[^\n]*\n|[^\n]+")
-# What usually has no space before it: letters of scripts that are written without spaces, and marks after a word.
-_ATTACHED = regex.compile(
-    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Pe}\p{Pf}.,;:!?…、。，；：！？・]"
-)
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_ATTACHED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Pe}\p{Pf}.,;:!?…、。，；：！？・]"
+
+
+def _is_attached(text: str) -> bool:
+    """Whether text begins with what usually has no space before it: letters of scripts that are written without spaces,
+    and marks after a word."""
+    import regex  # which takes long
+
+    return regex.match(_ATTACHED, text) is not None
 
 
 class SentenceEncoder:
@@ -127,7 +131,7 @@ class SentenceEncoder:
         for word, ids in self._spelled(words, message):
             banned.append(ids)
             attached = without_space(ids, vocab)
-            if attached != ids and (self._is_unspaced or _ATTACHED.match(word) or not word[0].isalnum()):
+            if attached != ids and (self._is_unspaced or _is_attached(word) or not word[0].isalnum()):
                 banned += [attached] if attached else []
                 banned += [(piece,) for piece in pieces_with(word, vocab)]  # such as ",“" for ","
         return tuple(dict.fromkeys(banned))
@@ -223,7 +227,7 @@ class SentenceEncoder:
         """The ids of the terms, without a space before those that have none in running text."""
         spelled = self._spelled(terms, "ignoring the term %r: the model has no pieces for it")
         return tuple(
-            ((self._is_unspaced or _ATTACHED.match(term)) and without_space(ids, self._target.vocab)) or ids
+            ((self._is_unspaced or _is_attached(term)) and without_space(ids, self._target.vocab)) or ids
             for term, ids in spelled
         )
 

@@ -231,7 +231,7 @@ class Translator:
 
     def sizes(self, batches: StreamConfig) -> BatchSizes:
         """The sizes of batches and buffer on the model's device."""
-        return batches.sizes_on(self.model.device.type)
+        return batches.sizes_on(self.model.device)
 
     def request(self, ids: Sequence[int], source_tag: str = "") -> Request:
         """The request to translate ids of the source vocabulary, without EOS, which begin with those of the tag."""

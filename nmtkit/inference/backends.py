@@ -1,34 +1,55 @@
 """The table of inference backends, by architecture: the counterpart of `nmtkit.model.architectures`.
 
-An architecture that can be searched has an `InferenceModel` for plain torch, and a row here.
+An architecture that can be searched has a `TorchInference`, and a row here, which imports it when it is needed: the
+compiled search needs no torch.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmtkit.errors import UserError
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.inference.torch_convolutional import TorchConvolutional
-from nmtkit.inference.torch_recurrent import TorchRecurrent
-from nmtkit.inference.torch_transformer import TorchTransformer
+from nmtkit.machine.number_format import NumberFormat
+from nmtkit.machine.threads import apply_to_torch
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
 from nmtkit.model.recurrent_config import RecurrentConfig
-from nmtkit.model.translation_model import TranslationModel
+
+if TYPE_CHECKING:
+    from nmtkit.inference.torch_inference import TorchInference
+    from nmtkit.model.translation_model import TranslationModel
+
+
+def _transformer(model: Any) -> "TorchInference":
+    from nmtkit.inference.torch_transformer import TorchTransformer
+
+    return TorchTransformer(model)
+
+
+def _recurrent(model: Any) -> "TorchInference":
+    from nmtkit.inference.torch_recurrent import TorchRecurrent
+
+    return TorchRecurrent(model)
+
+
+def _convolutional(model: Any) -> "TorchInference":
+    from nmtkit.inference.torch_convolutional import TorchConvolutional
+
+    return TorchConvolutional(model)
 
 
 class Backends(NamedTuple):
     """How the models of an architecture are searched."""
 
-    torch: Callable[[Any], InferenceModel]  # from a model, on its device: the reference
+    torch: Callable[[Any], "TorchInference"]  # from a model, on its device: the reference
     native: type[NativeTransformer] | None = None  # compiled, for CPUs
 
 
 BACKENDS = {
-    TransformerConfig.arch: Backends(TorchTransformer, NativeTransformer),
-    RecurrentConfig.arch: Backends(TorchRecurrent),
-    ConvolutionalConfig.arch: Backends(TorchConvolutional),
+    TransformerConfig.arch: Backends(_transformer, NativeTransformer),
+    RecurrentConfig.arch: Backends(_recurrent),
+    ConvolutionalConfig.arch: Backends(_convolutional),
 }
 
 
@@ -39,6 +60,20 @@ def backends_of(arch: str) -> Backends:
     return BACKENDS[arch]
 
 
-def torch_backend(model: TranslationModel) -> InferenceModel:
-    """A model made searchable by plain torch; UserError for an architecture that cannot be searched."""
-    return backends_of(model.config.arch).torch(model)
+def torch_backend(
+    model: "TranslationModel", device: str | None = None, number_format: NumberFormat | None = None
+) -> InferenceModel:
+    """A model made searchable by plain torch, after it was moved to a device and a number format, if these are given.
+
+    UserError for an architecture that cannot be searched.
+    """
+    import torch
+
+    from nmtkit.inference.torch_backend import TorchBackend
+    from nmtkit.machine.precision import dtype_of
+
+    apply_to_torch()
+    if device is not None:
+        on = torch.device(device)
+        model = model.to(on, None if number_format is None else dtype_of(number_format))
+    return TorchBackend(backends_of(model.config.arch).torch(model))

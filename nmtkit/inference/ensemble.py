@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from nmtkit.errors import UserError
-from nmtkit.inference.protocol import AttentionWeights, FixedInferenceState, InferenceModel
+from nmtkit.inference.arrays import Floats, Ints
+from nmtkit.inference.protocol import AttentionWeights, InferenceModel, InferenceState, log_sum_exp
 from nmtkit.inference.shortlist import Ids
 
 
@@ -17,17 +17,12 @@ from nmtkit.inference.shortlist import Ids
 class EnsembleState:
     """The state of each model."""
 
-    states: list[FixedInferenceState]
+    states: list[InferenceState]
 
-    def reorder(self, origins: Tensor) -> None:
+    def reorder(self, origins: Ints) -> None:
         """As `InferenceState.reorder`, for all models."""
         for state in self.states:
             state.reorder(origins)
-
-    def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """As `FixedInferenceState.reorder_fixed`, for all models."""
-        for state in self.states:
-            state.reorder_fixed(origins, width)
 
 
 class Ensemble(InferenceModel):
@@ -43,7 +38,7 @@ class Ensemble(InferenceModel):
         self.attention_layers = min(model.attention_layers for model in models)
         self.step_bytes = sum(model.step_bytes for model in models) + _MEMBER_BYTES * (len(models) - 1)
 
-    def encode(self, src: Tensor, lengths: Tensor) -> list[Any]:
+    def encode(self, src: Ints, lengths: Ints) -> list[Any]:
         """As `InferenceModel.encode`, of each model."""
         return [model.encode(src, lengths) for model in self.models]
 
@@ -51,7 +46,7 @@ class Ensemble(InferenceModel):
         """As `InferenceModel.start`."""
         return EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
 
-    def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
+    def step(self, tokens: Ints, state: EnsembleState) -> Floats:
         """As `InferenceModel.step`."""
         return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
 
@@ -63,21 +58,24 @@ class Ensemble(InferenceModel):
         """As `InferenceModel.state_bytes`, of all models."""
         return sum(model.state_bytes(tokens) for model in self.models)
 
-    def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
+    def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
         """As `InferenceModel.score`: each model scores in its own way."""
         return _mean([model.score(src, lengths, tgt, tgt_lengths) for model in self.models])
 
-    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
+    def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
         """Raises UserError."""
         raise UserError("an ensemble has no single attention to show: give one checkpoint")
 
-    def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
+    def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
         """As `InferenceModel.alignment`, the mean over the models."""
-        return torch.stack([model.alignment(src, lengths, tgt_in, layer) for model in self.models]).mean(0)
+        mean: Floats = np.mean([model.alignment(src, lengths, tgt_in, layer) for model in self.models], axis=0)
+        return mean
 
 
 _MEMBER_BYTES = 8  # that a further model takes for each log-probability: its own, and a copy in `_mean`
 
 
-def _mean(log_probs: list[Tensor]) -> Tensor:
-    return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
+def _mean(log_probs: list[Floats]) -> Floats:
+    total = log_sum_exp(np.stack(log_probs), 0)
+    total -= np.float32(math.log(len(log_probs)))
+    return total

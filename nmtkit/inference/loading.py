@@ -1,18 +1,18 @@
 """From checkpoints to inference models: the backend, the device and the number format."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from nmtkit.checkpoint import Checkpoint, memory_for_weights
 from nmtkit.errors import UserError
-from nmtkit.inference.backends import backends_of
+from nmtkit.inference.backends import backends_of, torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import unknown_options
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.machine import native_build
-from nmtkit.machine.precision import inference_precision, resolve_device, resolve_precision
+from nmtkit.machine.device import inference_device, inference_precision, is_cpu
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import ModelConfig, TransformerConfig
-from nmtkit.model.translation_model import TranslationModel
 from nmtkit.text.tokenizer import tokenizer_differences
 
 
@@ -43,33 +43,34 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
     Raises UserError where the device or the number format cannot be used, RunError where the model does not fit into
     memory.
     """
-    on = resolve_device(device)
-    precision = inference_precision(precision, on)
-    backends = backends_of(checkpoint.model_config.arch)
-    native = backends.native if on.type == "cpu" else None
-    model = checkpoint.build_model(weights)
-    size = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
+    on = inference_device(device)
+    number_format = inference_precision(precision, on)
+    config = checkpoint.model_config
+    native = backends_of(config.arch).native if is_cpu(on) else None
+    chosen = checkpoint.without_training(weights)
+    size = sum(4 * weight.size for weight in chosen.weights.values())
     with memory_for_weights(f"the model on {on}", size):
-        if native is not None and native.supports(model, precision):
-            return native(model, precision, partial(_rebuilt, checkpoint.without_training(weights), backends.torch))
-        if precision == "int8":
-            raise UserError(_no_int8(model.config))
-        plain = backends.torch(model.to(on, resolve_precision(precision, on)))
-        if precision == "fp32" and native is not None and native.implements(model) and native_build.is_missing():
-            plain.precision = "fp32, not compiled"
+        if native is not None and native.supports(config, number_format):
+            return native(config, chosen.weights, number_format, partial(_rebuilt, chosen))
+        if number_format is NumberFormat.INT8:
+            raise UserError(_no_int8(config))
+        plain = torch_backend(chosen.build_model(), on, number_format)
+        is_fp32 = number_format is NumberFormat.FP32
+        if is_fp32 and native is not None and native.implements(config) and native_build.is_missing():
+            plain.precision = f"{number_format.value}, not compiled"
         return plain
 
 
-def _rebuilt(checkpoint: Checkpoint, backend: Callable[[TranslationModel], InferenceModel]) -> InferenceModel:
+def _rebuilt(checkpoint: Checkpoint) -> InferenceModel:
     """The model of a checkpoint that was loaded before. RunError if its file was overwritten meanwhile."""
     if checkpoint.check_unchanged is not None:
         checkpoint.check_unchanged()
-    return backend(checkpoint.build_model())
+    return torch_backend(checkpoint.build_model())
 
 
 def _no_int8(config: ModelConfig) -> str:
     """Why the compiled search, which alone computes in int8, cannot take a model, and what to do."""
-    if not native_build.available("int8"):
+    if not native_build.available(NumberFormat.INT8):
         return "--precision int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler"
     unknown = unknown_options(config) if isinstance(config, TransformerConfig) else [f"the architecture {config.arch}"]
     return f"--precision int8: the compiled search does not support {' and '.join(unknown)}: use fp32 or bf16"

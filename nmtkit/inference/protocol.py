@@ -1,4 +1,4 @@
-"""The protocol between the search and a model: everything that `decoding` knows of one.
+"""The protocol between the search and a model: everything that `decoding` knows of one, in numpy.
 
 A backend subclasses `InferenceModel`. It must give `encode`, `start`, `step` and `state_bytes`; the other methods have
 defaults in terms of these, which a backend replaces where it has a faster way.
@@ -6,16 +6,15 @@ defaults in terms of these, which a backend replaces where it has a faster way.
 Letters: B sentences, S source length, T target length, R rows (open hypotheses, in decoder order), W vocabulary.
 """
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from nmtkit.errors import UserError
+from nmtkit.inference.arrays import Bools, Floats, Ints
 from nmtkit.inference.shortlist import Ids, Shortlist
 from nmtkit.inference.top_k import top_k
 from nmtkit.text.vocabulary import BOS
@@ -25,31 +24,24 @@ from nmtkit.wording import counted
 class InferenceState(Protocol):
     """What a decoder remembers between two steps. Each row belongs to a sentence; a sentence's rows are adjacent."""
 
-    def reorder(self, origins: Tensor) -> None:
+    def reorder(self, origins: Ints) -> None:
         """Row i continues row `origins[i]`, for origins (R',): rows may be repeated, dropped, and moved within a
         sentence. Sentences without a row leave the batch."""
 
 
-class FixedInferenceState(InferenceState, Protocol):
-    """A state that can also be reordered without waiting for the GPU. All backends for GPUs have such states."""
-
-    def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """As `reorder`, where every sentence has `width` rows afterwards, for origins (sentences · width,)."""
-
-
 @dataclass
 class AttentionWeights:
-    """The attention weights of one pass, a tensor for each layer; the weights of a query sum to 1."""
+    """The attention weights of one pass, an array for each layer; the weights of a query sum to 1."""
 
-    encoder: list[Tensor] = field(default_factory=list)  # (B, H, S, S)
-    decoder: list[Tensor] = field(default_factory=list)  # (B, H, T, T)
-    cross: list[Tensor] = field(default_factory=list)  # (B, H, T, S)
+    encoder: list[Floats] = field(default_factory=list)  # (B, H, S, S)
+    decoder: list[Floats] = field(default_factory=list)  # (B, H, T, T)
+    cross: list[Floats] = field(default_factory=list)  # (B, H, T, S)
 
 
 class InferenceModel(ABC):
-    """A model that can be searched. All methods run under `torch.inference_mode`."""
+    """A model that can be searched."""
 
-    device: torch.device  # of tokens and log-probabilities
+    device: str  # that it computes on: "cpu", "cuda:0"
     vocabulary_size: int  # W, of the target
     precision: str  # number format, for people: "fp32, AVX2"
     faster_precision: str | None = None  # a `--precision` that is faster on this device, if one is known
@@ -59,21 +51,15 @@ class InferenceModel(ABC):
     step_bytes: int = 0  # that `step` takes for each log-probability beyond its result
 
     @abstractmethod
-    def encode(self, src: Tensor, lengths: Tensor) -> Any:
+    def encode(self, src: Ints, lengths: Ints) -> Any:
         """The encoder's output for src (B, S): row b holds lengths[b] tokens, at least 1, then padding."""
 
     @abstractmethod
     def start(self, memory: Any) -> Any:
         """The `InferenceState` of B rows, one a sentence, before their first token."""
 
-    def start_fixed(self, memory: Any, sentences: int, width: int) -> Any:
-        """The `FixedInferenceState` of that many sentences with `width` rows each, before their first token."""
-        state: FixedInferenceState = self.start(memory)
-        state.reorder_fixed(torch.arange(sentences, device=self.device).repeat_interleave(width), width)
-        return state
-
     @abstractmethod
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
+    def step(self, tokens: Ints, state: Any) -> Floats:
         """Feed tokens (R,) and return log-probabilities (R, W) of the next ones in fp32, which the caller may modify.
         They are -inf for `NEVER_OUTPUT`, and valid until the next step of the same state."""
 
@@ -81,12 +67,12 @@ class InferenceModel(ABC):
     def state_bytes(self, tokens: int) -> int:
         """Bytes that a state keeps for a hypothesis of that many tokens."""
 
-    def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    def best_step(self, tokens: Ints, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Floats, Ints]:
         """As `step`, but only the `count` highest log-probabilities of each row and their tokens, both (R, count),
         highest first, without the tokens in `excluded`."""
         log_probs = self.step(tokens, state)
         if excluded:
-            log_probs.index_fill_(1, columns_of(excluded, log_probs.device), -torch.inf)
+            log_probs[:, excluded] = -np.inf
         return top_k(log_probs, count)
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "InferenceModel":
@@ -96,26 +82,26 @@ class InferenceModel(ABC):
         """
         return _Restricted(self, shortlists)
 
-    def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
+    def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
         """Log-probability (B, T) of each token of tgt (B, T), whose rows hold tgt_lengths[b] tokens, EOS the last.
         Values beyond the end of a row have no meaning."""
-        log_probs = torch.zeros(tgt.shape, dtype=torch.float32, device=tgt.device)
+        log_probs = np.zeros(tgt.shape, np.float32)
         tgt_in, state = shift_right(tgt), self.start(self.encode(src, lengths))
-        rows = torch.arange(tgt.size(0), device=tgt.device)  # those that have not ended
-        for t in range(tgt.size(1)):
-            kept = (tgt_lengths[rows] > t).nonzero().squeeze(1)
+        rows = np.arange(len(tgt))  # those that have not ended
+        for t in range(tgt.shape[1]):
+            (kept,) = (tgt_lengths[rows] > t).nonzero()
             rows = rows[kept]
             state.reorder(kept)
             step = self.step(tgt_in[rows, t], state)
-            log_probs[rows, t] = step.gather(1, tgt[rows, t].unsqueeze(1)).squeeze(1)
+            log_probs[rows, t] = step[np.arange(len(rows)), tgt[rows, t]]
         return log_probs
 
-    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
+    def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
         """The weights of every layer and head for src (B, S) of these lengths (B,) and tgt_in (B, T). UserError where
         there are none to show."""
         raise UserError(_NO_ATTENTION)
 
-    def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
+    def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
         """The attention (B, T, S) of decoder layer `alignment_layer(layer)` to the source, the mean over its heads.
         UserError where there is none to show."""
         raise UserError(_NO_ATTENTION)
@@ -138,10 +124,10 @@ class _RestrictedState:
     """The state of a model, the tokens forbidden in each sentence (B, W), and the sentence of each row (R,)."""
 
     state: InferenceState
-    forbidden: Tensor
-    sentence_of_row: Tensor
+    forbidden: Bools
+    sentence_of_row: Ints
 
-    def reorder(self, origins: Tensor) -> None:
+    def reorder(self, origins: Ints) -> None:
         """As `InferenceState.reorder`."""
         self.state.reorder(origins)
         self.sentence_of_row = self.sentence_of_row[origins]
@@ -155,23 +141,23 @@ class _Restricted(InferenceModel):
         self.device, self.vocabulary_size, self.precision = model.device, model.vocabulary_size, model.precision
         self.longest_sequence = model.longest_sequence
 
-    def encode(self, src: Tensor, lengths: Tensor) -> Any:
+    def encode(self, src: Ints, lengths: Ints) -> Any:
         """As `InferenceModel.encode`."""
         return self.model.encode(src, lengths)
 
     def start(self, memory: Any) -> _RestrictedState:
         """As `InferenceModel.start`."""
-        forbidden = torch.ones(len(self.shortlists), self.vocabulary_size, dtype=torch.bool)
+        forbidden = np.ones((len(self.shortlists), self.vocabulary_size), np.bool_)
         for row, ids in zip(forbidden, self.shortlists, strict=True):
-            row[torch.from_numpy(ids).long()] = False
-        rows = torch.arange(len(self.shortlists), device=self.device)
-        return _RestrictedState(self.model.start(memory), forbidden.to(self.device), rows)
+            row[ids] = False
+        return _RestrictedState(self.model.start(memory), forbidden, np.arange(len(self.shortlists)))
 
-    def step(self, tokens: Tensor, state: _RestrictedState) -> Tensor:
+    def step(self, tokens: Ints, state: _RestrictedState) -> Floats:
         """As `InferenceModel.step`."""
         log_probs = self.model.step(tokens, state.state)
-        log_probs.masked_fill_(state.forbidden[state.sentence_of_row], -torch.inf)
-        return log_probs.sub_(log_probs.logsumexp(1, keepdim=True))
+        log_probs[state.forbidden[state.sentence_of_row]] = -np.inf
+        log_probs -= log_sum_exp(log_probs, 1)[:, None]
+        return log_probs
 
     def state_bytes(self, tokens: int) -> int:
         """As `InferenceModel.state_bytes`."""
@@ -181,12 +167,16 @@ class _Restricted(InferenceModel):
 _NO_ATTENTION = "this kind of model has no attention to show: omit --alignment and --attention-html"
 
 
-@functools.lru_cache(maxsize=8)
-def columns_of(tokens: tuple[int, ...], device: torch.device) -> Tensor:
-    """The ids of tokens on a device. They are cached there, because the host waits for each copy to a GPU."""
-    return torch.tensor(tokens, device=device)
+def log_sum_exp(x: Floats, axis: int) -> Floats:
+    """The log of the sum of exponentials along an axis, which the result does not have."""
+    peak = x.max(axis, keepdims=True)
+    peak[peak == -np.inf] = 0.0
+    with np.errstate(divide="ignore"):  # the log of 0 is -inf
+        total: Floats = np.log(np.exp(x - peak).sum(axis))
+    total += peak.squeeze(axis)
+    return total
 
 
-def shift_right(tgt: Tensor) -> Tensor:
+def shift_right(tgt: Ints) -> Ints:
     """The decoder's input (B, T) for outputs (B, T): BOS first, without the last token."""
-    return torch.cat([torch.full_like(tgt[:, :1], BOS), tgt[:, :-1]], dim=1)
+    return np.concatenate([np.full_like(tgt[:, :1], BOS), tgt[:, :-1]], 1)

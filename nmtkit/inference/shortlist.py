@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
+from nmtkit.inference.arrays import Ints
 from nmtkit.text.reading import check_readable, is_regular_file, read_bytes
 from nmtkit.text.vocabulary import EOS, UNK, Vocabulary
 
@@ -25,7 +26,6 @@ _OFFSET, _ID = np.dtype("<u8"), np.dtype("<u4")
 _CHECKSUM_BYTES = 32
 
 Ids = NDArray[np.int32]
-Ints = NDArray[np.int64]
 
 
 class Shortlist:

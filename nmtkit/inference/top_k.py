@@ -1,50 +1,30 @@
-"""The k highest of each row: by the compiled search on a CPU, by torch elsewhere."""
+"""The k highest of each row, by the compiled search where it is compiled."""
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from nmtkit.machine import native_build
-
-_GROUP = 16  # columns that share a maximum
-_SMALL = 1 << 15  # scores up to which `topk` is fastest; it may order equal ones differently
+from nmtkit.machine.threads import thread_count
 
 
-def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_k(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The k highest of each row of scores (R, W) and their columns, both (R, k), highest first; all W if k > W.
 
-    On a CPU the first of equal scores comes first where nmtkit's search is compiled.
+    Where nmtkit's search is compiled, the first of equal scores comes first.
     """
-    on_cpu = scores.device.type == "cpu" and scores.dtype == torch.float32 and scores.is_contiguous()
-    if on_cpu and native_build.available("fp32"):
-        return native_top_k(scores, k)
-    if scores.numel() <= _SMALL or scores.size(1) // _GROUP < 4 * k:
-        values, columns = scores.topk(min(k, scores.size(1)))
-        return values, columns
-    return _grouped_top_k(scores, k)
-
-
-def native_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As `top_k`, by the loaded build, for contiguous fp32 scores on a CPU."""
-    rows, width = scores.shape
-    k = min(k, width)
-    values, columns = scores.new_empty(rows, k), scores.new_empty(rows, k, dtype=torch.long)
-    native_build.native.top_k(
-        scores.data_ptr(), rows, width, k, values.data_ptr(), columns.data_ptr(), torch.get_num_threads()
-    )
+    if native_build.native is None:
+        return _portable_top_k(scores, k)
+    shape = len(scores), min(k, scores.shape[1])
+    values, columns = np.empty(shape, np.float32), np.empty(shape, np.int64)
+    native_build.native.top_k(np.ascontiguousarray(scores), values, columns, thread_count())
     return values, columns
 
 
-def _grouped_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As `top_k`, in two stages: the k highest are in the k groups with the highest maxima.
-
-    `topk` passes over its rows several times; here it sees a sixteenth of them.
-    """
-    width = scores.size(1)
-    groups = width // _GROUP
-    maxima = torch.unflatten(scores[:, : groups * _GROUP], 1, (_GROUP, groups)).amax(1)  # column c: group c % groups
-    members = torch.arange(_GROUP, device=scores.device) * groups
-    columns = (maxima.topk(k).indices.unsqueeze(2) + members).flatten(1)
-    rest = torch.arange(groups * _GROUP, width, device=scores.device).expand(scores.size(0), -1)
-    columns = torch.cat([columns, rest], dim=1)
-    values, index = scores.gather(1, columns).topk(k)
-    return values, columns.gather(1, index)
+def _portable_top_k(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    width = scores.shape[1]
+    scores = np.where(np.isnan(scores), np.float32(-np.inf), scores)
+    best = np.argpartition(-scores, k - 1)[:, :k] if 0 < k < width else np.arange(width)[None, :].repeat(len(scores), 0)
+    best = np.sort(best[:, :k], 1)
+    order = np.argsort(-np.take_along_axis(scores, best, 1), 1, kind="stable")
+    columns = np.take_along_axis(best, order, 1)
+    return np.take_along_axis(scores, columns, 1), columns

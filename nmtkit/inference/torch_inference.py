@@ -1,24 +1,87 @@
-"""The parts of a search with plain torch that do not depend on the architecture."""
+"""Models that torch searches, in tensors: the parts that do not depend on the architecture.
 
-from abc import abstractmethod
-from typing import Any, cast
+`torch_backend` connects them to the search. Letters as in `protocol`.
+"""
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from nmtkit.inference.protocol import AttentionWeights, InferenceModel, columns_of, shift_right
-from nmtkit.inference.top_k import top_k
+from nmtkit.inference.torch_top_k import top_k
 from nmtkit.machine.precision import precision_name
 from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.translation_model import TranslationModel
+from nmtkit.text.vocabulary import BOS
 
 _SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
 
 
-class TorchInference(InferenceModel):
+class TorchState(Protocol):
+    """What a decoder remembers between two steps: see `InferenceState`."""
+
+    def reorder(self, origins: Tensor) -> None:
+        """As `InferenceState.reorder`."""
+
+    def reorder_fixed(self, origins: Tensor, width: int) -> None:
+        """As `reorder`, without waiting for the GPU: every sentence has `width` rows afterwards, for origins
+        (sentences · width,)."""
+
+
+@dataclass
+class TorchAttention:
+    """As `AttentionWeights`, in tensors."""
+
+    encoder: list[Tensor] = field(default_factory=list)
+    decoder: list[Tensor] = field(default_factory=list)
+    cross: list[Tensor] = field(default_factory=list)
+
+
+class FixedModel(ABC):
+    """What `fixed_search` needs of a model: `InferenceModel` in tensors on one device.
+
+    Methods of this module's classes run under `torch.inference_mode`.
+    """
+
+    device: torch.device
+    longest_sequence: int | None = None
+
+    @abstractmethod
+    def encode(self, src: Tensor, lengths: Tensor) -> Any:
+        """As `InferenceModel.encode`."""
+
+    @abstractmethod
+    def start(self, memory: Any) -> Any:
+        """As `InferenceModel.start`: a `TorchState`."""
+
+    def start_fixed(self, memory: Any, sentences: int, width: int) -> Any:
+        """The `TorchState` of that many sentences with `width` rows each, before their first token."""
+        state: TorchState = self.start(memory)
+        state.reorder_fixed(torch.arange(sentences, device=self.device).repeat_interleave(width), width)
+        return state
+
+    @abstractmethod
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """As `InferenceModel.step`."""
+
+    def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """As `InferenceModel.best_step`."""
+        log_probs = self.step(tokens, state)
+        if excluded:
+            log_probs.index_fill_(1, columns_of(excluded, log_probs.device), -torch.inf)
+        return top_k(log_probs, count)
+
+
+class TorchInference(FixedModel):
     """Searches with the modules of a model in evaluation mode, on their device, without changing them."""
 
     model: Any  # the architecture's class
+    attention_layers = 0
 
     def __init__(self, model: TranslationModel) -> None:
         matrix = model.output_matrix
@@ -28,6 +91,10 @@ class TorchInference(InferenceModel):
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
         """As `InferenceModel.encode`."""
         return self.model.encode(src, lengths)
+
+    @abstractmethod
+    def state_bytes(self, tokens: int) -> int:
+        """As `InferenceModel.state_bytes`."""
 
     @abstractmethod
     def logits(self, tokens: Tensor, state: Any) -> Tensor:
@@ -62,16 +129,67 @@ class TorchInference(InferenceModel):
             log_probs[rows, :T] = own.squeeze(2)
         return log_probs
 
-    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
+    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> TorchAttention:
         """As `InferenceModel.attention`, for a model that attends only from the decoder to the source."""
-        weights = AttentionWeights()
+        weights = TorchAttention()
         self.model.decode(tgt_in, self.encode(src, lengths), weights.cross)
         return weights
 
-    def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
-        """As `InferenceModel.alignment`."""
-        number = self.alignment_layer(layer)
-        return self.attention(src, lengths, tgt_in).cross[number].float().mean(1)
+    def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int) -> Tensor:
+        """As `InferenceModel.alignment`, of the decoder layer with that index, from 0."""
+        return self.attention(src, lengths, tgt_in).cross[layer].float().mean(1)
+
+
+@dataclass
+class _EnsembleState:
+    """The state of each model."""
+
+    states: list[TorchState]
+
+    def reorder(self, origins: Tensor) -> None:
+        for state in self.states:
+            state.reorder(origins)
+
+    def reorder_fixed(self, origins: Tensor, width: int) -> None:
+        for state in self.states:
+            state.reorder_fixed(origins, width)
+
+
+class FixedEnsemble(FixedModel):
+    """As `Ensemble`, for `fixed_search`."""
+
+    def __init__(self, models: Sequence[FixedModel]) -> None:
+        """At least one model; all have the same vocabularies and device."""
+        self.models, self.device = models, models[0].device
+        limits = [model.longest_sequence for model in models if model.longest_sequence is not None]
+        self.longest_sequence = min(limits, default=None)
+
+    def encode(self, src: Tensor, lengths: Tensor) -> list[Any]:
+        """As `InferenceModel.encode`, of each model."""
+        return [model.encode(src, lengths) for model in self.models]
+
+    def start(self, memory: list[Any]) -> _EnsembleState:
+        """As `InferenceModel.start`."""
+        return _EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
+
+    def step(self, tokens: Tensor, state: _EnsembleState) -> Tensor:
+        """As `InferenceModel.step`."""
+        return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
+
+
+def _mean(log_probs: list[Tensor]) -> Tensor:
+    return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
+
+
+@functools.lru_cache(maxsize=8)
+def columns_of(tokens: tuple[int, ...], device: torch.device) -> Tensor:
+    """The ids of tokens on a device. They are cached there, because the host waits for each copy to a GPU."""
+    return torch.tensor(tokens, device=device)
+
+
+def shift_right(tgt: Tensor) -> Tensor:
+    """The decoder's input (B, T) for outputs (B, T): BOS first, without the last token."""
+    return torch.cat([torch.full_like(tgt[:, :1], BOS), tgt[:, :-1]], dim=1)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The plain Transformer as an inference model: on any device, and the reference for the other backends.
+"""The Transformer searched by torch: on any device, and the reference for the other backends.
 
 Letters: R rows, B sentences, T positions so far, S source length, D d_model, H heads, K d_k, V d_v.
 """
@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.inference.kv_cache import KeyValueCache, LayerCache
-from nmtkit.inference.protocol import AttentionWeights, InferenceModel
-from nmtkit.inference.torch_inference import TorchInference
+from nmtkit.inference.torch_inference import TorchAttention, TorchInference
+from nmtkit.inference.transformer_sizes import TransformerSizes
 from nmtkit.model.attention import join_heads, split_heads
-from nmtkit.model.config import TransformerConfig
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Memory, Transformer
 
@@ -22,29 +21,14 @@ _ENCODED = 512  # tokens that a CPU encodes together: it gains nothing from more
 _FEW = 448  # multiplications for which a matrix product pays in `attend_once`
 
 
-class TransformerInference(InferenceModel):
-    """An inference model of a Transformer, without the computation."""
-
-    def __init__(self, config: TransformerConfig, vocabulary_size: int, item_bytes: int) -> None:
-        """`item_bytes` is the size of a number in the key-value cache."""
-        self.config, self.vocabulary_size = config, vocabulary_size
-        self.longest_sequence = config.max_positions - 1 if config.positions == "learned" else None
-        self.attention_layers = config.decoder_layers
-        self._token_bytes = config.decoder_layers * config.heads * (config.key_size + config.value_size) * item_bytes
-
-    def state_bytes(self, tokens: int) -> int:
-        """As `InferenceModel.state_bytes`: the keys and values of each token in each layer."""
-        return tokens * self._token_bytes
-
-
-class TorchTransformer(TorchInference, TransformerInference):
+class TorchTransformer(TransformerSizes, TorchInference):
     """As `TorchInference`, with a key-value cache."""
 
     model: Transformer
 
     def __init__(self, model: Transformer) -> None:
         TorchInference.__init__(self, model)
-        TransformerInference.__init__(self, model.config, self.vocabulary_size, model.output_matrix.element_size())
+        TransformerSizes.__init__(self, model.config, model.output_matrix.element_size())
 
     def encode(self, src: Tensor, lengths: Tensor) -> Memory:
         """As `InferenceModel.encode`. A CPU encodes a few sentences at a time, with hardly any padding if they are
@@ -77,18 +61,18 @@ class TorchTransformer(TorchInference, TransformerInference):
         state.length += 1
         return model.project(model.decoder_norm(x))
 
-    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
+    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> TorchAttention:
         """As `InferenceModel.attention`."""
-        weights = AttentionWeights()
+        weights = TorchAttention()
         memory = self.model.encode(src, lengths, weights.encoder)
         self.model.decode(tgt_in, memory, weights.decoder, weights.cross)
         return weights
 
-    def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
-        """As `InferenceModel.alignment`."""
+    def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int) -> Tensor:
+        """As `TorchInference.alignment`."""
         layers: list[Tensor] = []
         self.model.decode(tgt_in, self.encode(src, lengths), record_cross=layers)
-        return layers[self.alignment_layer(layer)].float().mean(1)
+        return layers[layer].float().mean(1)
 
 
 def _parts(lengths: list[int]) -> Iterator[tuple[slice, int]]:

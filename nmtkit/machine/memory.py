@@ -4,15 +4,18 @@ import contextlib
 import ctypes
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import torch
-from torch import distributed
+from typing import TYPE_CHECKING, Any
 
 from nmtkit.machine import cgroups as control_groups
+from nmtkit.machine.device import is_on_gpu
 from nmtkit.machine.torchrun import place_or_alone
 from nmtkit.wording import format_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 # Messages of plain RuntimeErrors: from the CPU allocator, from libraries without memory for workspaces or for
 # themselves, from the driver.
@@ -39,14 +42,19 @@ def is_out_of_memory(error: Exception) -> bool:
 
     This excludes lack of memory in a communication library, which leaves its connections unusable.
     """
-    if isinstance(error, distributed.DistError):
+    torch: Any = sys.modules.get("torch")  # which has been imported if the error is one of its own
+    if torch and isinstance(error, torch.distributed.DistError):
         return False
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in _MESSAGES)
+    if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
+        return True
+    return any(words in str(error) for words in _MESSAGES)
 
 
-def out_of_memory(device: torch.device) -> str:
+def out_of_memory(device: "torch.device | str") -> str:
     """The beginning of an error, which names the share of a GPU that other processes use, if it is large."""
-    if device.type == "cuda":
+    if is_on_gpu(str(device)):
+        import torch
+
         free, total = torch.cuda.mem_get_info(device)
         others = total - free - torch.cuda.memory_reserved(device)
         if others > _LARGE_SHARE * total:
@@ -55,9 +63,11 @@ def out_of_memory(device: torch.device) -> str:
     return "out of memory"
 
 
-def free_memory(device: torch.device) -> float:
+def free_memory(device: "torch.device | str") -> float:
     """Free bytes of a GPU, or of main memory, which is divided among the processes of this machine."""
-    if device.type == "cuda":
+    if is_on_gpu(str(device)):
+        import torch
+
         return float(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -67,6 +77,13 @@ def free_memory(device: torch.device) -> float:
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     free = min([free, *_left_of_control_groups(), *_left_of_address_space()])
     return free / place_or_alone().local_size
+
+
+def unused_memory(device: str) -> int:
+    """Bytes of a GPU that torch has reserved but does not use."""
+    import torch
+
+    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def _left_of_control_groups(root: Path = Path("/")) -> Iterator[int]:

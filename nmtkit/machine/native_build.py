@@ -4,10 +4,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import torch
-
 from nmtkit.console.log import logger
 from nmtkit.machine.native_sources import STALE, is_stale
+from nmtkit.machine.number_format import NumberFormat
 
 # Faster than torch, the fastest first.
 BUILDS = {"_native_avx512vnni": "AVX-512 with VNNI", "_native_avx512": "AVX-512", "_native_avx2": "AVX2"}
@@ -40,19 +39,11 @@ else:
     native = _load()
 
 
-def available(precision: str) -> bool:
-    """Whether the compiled search is used for fp32 or int8 on this CPU."""
-    return native is not None and (precision == "int8" or _name() in BUILDS)
-
-
-def serves(*tensors: torch.Tensor) -> bool:
-    """Whether a fast build trains with these tensors: all in fp32 or all in bf16, on a CPU, not under torch.compile."""
-    if torch.compiler.is_compiling() or not available("fp32"):
+def available(number_format: NumberFormat) -> bool:
+    """Whether the compiled search is used for a number format on this CPU."""
+    if native is None or number_format not in (NumberFormat.FP32, NumberFormat.INT8):
         return False
-    kind = tensors[0].dtype
-    if kind not in (torch.float32, torch.bfloat16):
-        return False
-    return all(tensor.dtype == kind and tensor.device.type == "cpu" for tensor in tensors)
+    return number_format is NumberFormat.INT8 or _name() in BUILDS
 
 
 def isa() -> str:
@@ -62,6 +53,8 @@ def isa() -> str:
 
 def is_missing() -> bool:
     """Whether a build for this CPU was not compiled when nmtkit was installed."""
+    import torch
+
     return native is None or (_name() not in BUILDS and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"))
 
 

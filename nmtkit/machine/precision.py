@@ -11,8 +11,13 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import UserError
+from nmtkit.machine.number_format import NumberFormat
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {
+    NumberFormat.FP32: torch.float32,
+    NumberFormat.BF16: torch.bfloat16,
+    NumberFormat.FP16: torch.float16,
+}  # torch has no products in int8
 _NATIVE_BF16_ON_CPU = ("avx512_bf16", "amx_bf16", "sve_bf16")  # x86-64, x86-64, ARM
 
 
@@ -43,25 +48,17 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype with this name; `auto` is bf16 if `device` multiplies it natively, otherwise fp32."""
     if name == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
-    return _DTYPES[name]
+    return dtype_of(NumberFormat(name))
 
 
-def inference_precision(name: str, device: torch.device) -> str:
-    """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
-    multiplies that natively. Raises UserError for formats that the device does not support."""
-    if name == "auto":
-        fast_bf16 = device.type != "cpu" and resolve_precision(name, device) == torch.bfloat16
-        return "bf16" if fast_bf16 else "fp32"
-    if name == "fp16" and device.type == "cpu":
-        raise UserError("--precision fp16 is for GPUs: on a CPU use fp32, or int8, which is faster")
-    if name == "int8" and device.type != "cpu":
-        raise UserError(f"--precision int8 is for CPUs, not for {device}: use bf16 or fp16")
-    return name
+def dtype_of(number_format: NumberFormat) -> torch.dtype:
+    """The dtype of a number format that torch has."""
+    return _DTYPES[number_format]
 
 
 def precision_name(dtype: torch.dtype) -> str:
     """The name of a dtype, as `--precision` spells it."""
-    return next((name for name, own in _DTYPES.items() if own == dtype), "fp64")
+    return next((found.value for found, own in _DTYPES.items() if own == dtype), "fp64")
 
 
 def has_slow_bf16(device: torch.device) -> bool:

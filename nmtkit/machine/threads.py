@@ -1,11 +1,17 @@
-"""CPU cores, and the threads of torch and of nmtkit's compiled code."""
+"""CPU cores, and the threads of nmtkit's compiled code and of torch."""
 
 import os
-
-import torch
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from nmtkit.machine.cgroups import cpu_limits
 from nmtkit.machine.torchrun import place_or_alone
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+_threads: int | None = None  #: of this process, once they are set
 
 
 def available_cores() -> int:
@@ -19,8 +25,50 @@ def set_threads(threads: int | None) -> None:
 
     torch does not know the limit of a container, above which its threads would wait for each other.
     """
+    global _threads
     if threads is None:
-        threads = max(1, available_cores() // place_or_alone().local_size)
-        if threads >= torch.get_num_threads():
-            return
-    torch.set_num_threads(threads)
+        torch = _torch()
+        default = torch.get_num_threads() if torch else _default()
+        threads = min(default, max(1, available_cores() // place_or_alone().local_size))
+    _threads = threads
+    apply_to_torch()
+
+
+def thread_count() -> int:
+    """The CPU threads of this process."""
+    if _threads is None:
+        torch = _torch()
+        return int(torch.get_num_threads()) if torch else _default()
+    return _threads
+
+
+def apply_to_torch() -> None:
+    """Give torch the number of threads that was set, if any: torch may be imported later."""
+    torch = _torch()
+    if torch and _threads is not None and torch.get_num_threads() != _threads:
+        torch.set_num_threads(_threads)
+
+
+def physical_cores() -> int:
+    """The cores of this process, each counted once if it runs several threads at the same time."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    siblings = set()
+    for number in os.sched_getaffinity(0):
+        try:
+            siblings.add((_TOPOLOGY / f"cpu{number}/topology/thread_siblings_list").read_text())
+        except OSError:
+            siblings.add(str(number))
+    return len(siblings)
+
+
+@cache
+def _default() -> int:
+    """The threads that torch has by default: those that the environment asks for, or one for each core."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(first) if first.isdecimal() and int(first) > 0 else physical_cores()
+
+
+def _torch() -> Any:
+    """Torch, if this process has imported it."""
+    return sys.modules.get("torch")

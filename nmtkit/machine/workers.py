@@ -6,19 +6,19 @@ The pools of the standard library are not suitable: `multiprocessing.Pool` hangs
 
 import contextlib
 import gc
-import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError, RunError, UserError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,6 +51,8 @@ class WorkerPool:
     """
 
     def __init__(self, count: int) -> None:
+        import multiprocessing  # here, because most translations need no workers
+
         context = multiprocessing.get_context("spawn")  # fork would copy locks and the pipes of other workers
         self._processes: dict[Connection, Any] = {}
         self._busy: dict[Connection, tuple[_Call, int]] = {}  # task of each busy worker
@@ -121,10 +123,10 @@ class WorkerPool:
         """Whether all workers are alive, and no message was interrupted."""
         return not self._is_closed and all(process.is_alive() for process in self._processes.values())
 
-    def _idle(self) -> Connection | None:
+    def _idle(self) -> "Connection | None":
         return next((connection for connection in self._processes if connection not in self._busy), None)
 
-    def _start(self, connection: Connection, call: _Call, number: int, task: Any) -> None:
+    def _start(self, connection: "Connection", call: _Call, number: int, task: Any) -> None:
         """Give a task to an idle worker."""
         self._check_open()
         try:
@@ -139,12 +141,14 @@ class WorkerPool:
 
     def _wait(self) -> None:
         """Wait until a worker has finished a task, of any call, and keep the results for their calls."""
+        from multiprocessing.connection import Connection, wait
+
         self._check_open()
         for ready in wait(list(self._busy)) if self._busy else ():
             assert isinstance(ready, Connection)
             self._receive(ready)
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: "Connection") -> None:
         try:
             result: tuple[Any, Exception | None] = connection.recv()
             call, number = self._busy.pop(connection)
@@ -153,7 +157,7 @@ class WorkerPool:
             self._end_after(error, connection)
             raise
 
-    def _end_after(self, error: BaseException, connection: Connection) -> None:
+    def _end_after(self, error: BaseException, connection: "Connection") -> None:
         """End all workers after an error in a message. Raises RunError if the other side has died.
 
         A signal handler may raise anything there, such as TimeoutError, and leave a part of a message in the pipe.
@@ -195,6 +199,8 @@ def _starting() -> Iterator[None]:
     every process, but only the parent reacts."""
     before = os.environ.get(_SAFE_PATH)
     import_nothing_from_current_folder()
+    from multiprocessing import resource_tracker
+
     resource_tracker.ensure_running()  # starting it later would unblock SIGINT
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -207,7 +213,7 @@ def _starting() -> Iterator[None]:
             os.environ[_SAFE_PATH] = before
 
 
-def _run_worker(connection: Connection, log_config: log.LogConfig | None) -> None:
+def _run_worker(connection: "Connection", log_config: log.LogConfig | None) -> None:
     """The main loop of a worker: receive a function, then its tasks, until the parent closes the pipe."""
     if log_config is not None:
         log.configure(log_config)

@@ -1,39 +1,57 @@
 """The table of all architectures.
 
-To add an architecture, write a subclass of `ModelConfig` with `forward_flops` and presets (presets.py), a
-`TranslationModel` in its own file, and a row here. To translate, it also needs an `InferenceModel` and a row in
-nmtkit.inference.backends. `tests/helpers/toy_model.py` is a small example.
+A new architecture is a subclass of `ModelConfig` with its `forward_flops` and presets (presets.py), a
+`TranslationModel` in a file of its own, and a row here. To be searched, it needs an `InferenceModel` and a row in
+nmtkit.inference.backends. `tests/helpers/toy_model.py` is a small example. The rows import their models when these are
+made, because reading a checkpoint needs no torch.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, TransformerConfig
-from nmtkit.model.convolutional import Convolutional
 from nmtkit.model.convolutional_config import ConvolutionalConfig
-from nmtkit.model.recurrent import Recurrent
 from nmtkit.model.recurrent_config import RecurrentConfig
-from nmtkit.model.transformer import Transformer
-from nmtkit.model.translation_model import TranslationModel
 from nmtkit.wording import quoted
+
+if TYPE_CHECKING:
+    from nmtkit.model.translation_model import TranslationModel
+
+
+def _transformer(config: Any, source_size: int, target_size: int) -> "TranslationModel":
+    from nmtkit.model.transformer import Transformer
+
+    return Transformer(config, source_size, target_size)
+
+
+def _recurrent(config: Any, source_size: int, target_size: int) -> "TranslationModel":
+    from nmtkit.model.recurrent import Recurrent
+
+    return Recurrent(config, source_size, target_size)
+
+
+def _convolutional(config: Any, source_size: int, target_size: int) -> "TranslationModel":
+    from nmtkit.model.convolutional import Convolutional
+
+    return Convolutional(config, source_size, target_size)
 
 
 class Architecture(NamedTuple):
     """A row of the table."""
 
     config: type[ModelConfig]  # class of the options
-    model: Callable[[Any, int, int], TranslationModel]  # from options, source and target vocabulary size
+    model: Callable[[Any, int, int], "TranslationModel"]  # from options, source and target vocabulary size
 
 
 ARCHITECTURES = {
-    TransformerConfig.arch: Architecture(TransformerConfig, Transformer),
-    RecurrentConfig.arch: Architecture(RecurrentConfig, Recurrent),
-    ConvolutionalConfig.arch: Architecture(ConvolutionalConfig, Convolutional),
+    TransformerConfig.arch: Architecture(TransformerConfig, _transformer),
+    RecurrentConfig.arch: Architecture(RecurrentConfig, _recurrent),
+    ConvolutionalConfig.arch: Architecture(ConvolutionalConfig, _convolutional),
 }
 
 
-def make_model(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+def make_model(config: ModelConfig, source_size: int, target_size: int) -> "TranslationModel":
     """Create a model with random weights. Raises UserError if the options do not fit the vocabularies."""
     return ARCHITECTURES[config.arch].model(config, source_size, target_size)
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.machine import native_build
+from nmtkit.model import native_operators
 
 _LEVELS = 1 << 16  # a rate is rounded to 1/65536, which has no effect on training
 
@@ -36,7 +37,7 @@ class DropoutMask(NamedTuple):
 
     def apply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return x · mask, plus a residual if given, all in the same shape (…)."""
-        if not native_build.serves(x):
+        if not native_operators.serves(x):
             # the mask has the dtype of x: on a CPU, torch multiplies by booleans many times slower than by numbers
             keep = torch.ge(self.bits, self.threshold, out=torch.empty_like(x))
             dropped = (x * keep).mul_(self.scale)
@@ -81,7 +82,7 @@ def dropout(x: Tensor, rate: float, residual: Tensor | None = None) -> Tensor:
 
     With a residual (…), returns residual + Dropout(x), on a CPU in one pass.
     """
-    if residual is not None and (rate == 0.0 or not native_build.serves(x, residual)):
+    if residual is not None and (rate == 0.0 or not native_operators.serves(x, residual)):
         return residual + dropout(x, rate)
     if rate == 0.0:
         return x

@@ -7,7 +7,9 @@ several projections, such as queries, keys and values, has one addition for each
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -76,6 +78,12 @@ def matching(names: Collection[str], patterns: Sequence[str], flag: str) -> list
             examples = {name.partition(".")[0]: name for name in reversed(list(names))}
             raise UserError(f"{flag} {pattern}: no parameter matches; some names are {', '.join(examples.values())}")
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def merged(weights: Mapping[str, NDArray[np.float32]], scale: float) -> dict[str, NDArray[np.float32]]:
+    """As `merge`, for arrays."""
+    tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
+    return {name: tensor.numpy() for name, tensor in merge(tensors, scale).items()}
 
 
 def merge(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.console.log import logger
-from nmtkit.machine import native_build
+from nmtkit.model import native_operators
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.short_attention import is_short
 from nmtkit.wording import first_line
@@ -184,7 +184,7 @@ def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, l
     """Whether `ShortSentences` support a model with this output matrix (W, D), and are fastest at this length."""
     if not isinstance(config, TransformerConfig) or config.attention_dropout or config.attention_window is not None:
         return False
-    return is_short(longest) and native_build.serves(matrix) and precision in (torch.float32, torch.bfloat16)
+    return is_short(longest) and native_operators.serves(matrix) and precision in (torch.float32, torch.bfloat16)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from nmtkit.machine import native_build
 from nmtkit.machine.precision import product_dtype
+from nmtkit.model import native_operators
 from nmtkit.model.dropout import Dropout, DropoutMask
 
 
@@ -35,7 +36,7 @@ class LayerNorm(nn.LayerNorm):
 
 def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm) -> Tensor:
     """Compute LayerNorm(x + Dropout(y)) (…, D) for x and y (…, D)."""
-    if not native_build.serves(x, y) or norm.weight.dtype != torch.float32:
+    if not native_operators.serves(x, y) or norm.weight.dtype != torch.float32:
         normed: Tensor = norm(dropout(y, x))
         return normed
     rate = dropout.rate if dropout.training else 0.0

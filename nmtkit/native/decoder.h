@@ -7,6 +7,20 @@
 
 namespace nmtkit {
 
+// Records the attention of one decoder layer to the source, the mean over its heads, if there are `weights`.
+struct AttentionRecorder {
+  size_t layer = 0;
+  float* weights = nullptr;  // (R, width), zeros
+  int width = 0;
+
+  // scores (heads, padded_positions(positions)) are those of a row.
+  void record(int row, const float* scores, int heads, int positions) const {
+    float* mean = weights + static_cast<size_t>(row) * width;
+    for (int h = 0; h < heads; ++h)
+      for (int i = 0; i < positions; ++i) mean[i] += scores[h * padded_positions(positions) + i] / static_cast<float>(heads);
+  }
+};
+
 // The rows from `begin` on, n of them. The last position of the cache is that of this step.
 class DecoderStep {
  public:
@@ -17,16 +31,20 @@ class DecoderStep {
         begin_(begin), n_(n), workspace_(workspace) {}
 
   // Decode a token of each row, of all the batch's `tokens` (R,), at a `position` (D). The decoder's outputs (n, D) are
-  // left in workspace.x. T is the type of stored keys and values.
+  // left in workspace.x. T is the type of stored keys and values. With a recorder, the step ends behind its layer's
+  // attention to the source.
   template <class T>
-  void run(const int64_t* tokens, const float* position) {
+  void run(const int64_t* tokens, const float* position, const AttentionRecorder& recorder) {
     Workspace& w = workspace_;
     float* x = w.x.data();
     embed(model_, model_.target_embedding, tokens + begin_, n_, [&](int) { return position; }, x);
     for (size_t l = 0; l < model_.decoder.size(); ++l) {
       const auto& layer = model_.decoder[l];
       residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention<T>(l, in); });
-      residual(model_, layer.norms[1], x, n_, w, [&](const float* in) { cross_attention<T>(l, in); });
+      const bool is_recorded = recorder.weights && l == recorder.layer;
+      residual(model_, layer.norms[1], x, n_, w,
+               [&](const float* in) { cross_attention<T>(l, in, is_recorded ? &recorder : nullptr); });
+      if (is_recorded) return;
       residual(model_, layer.norms[2], x, n_, w,
                [&](const float* in) { feed_forward(model_, layer.feed_forward, in, n_, w); });
     }
@@ -57,7 +75,7 @@ class DecoderStep {
   }
 
   template <class T>
-  void cross_attention(size_t l, const float* in) {
+  void cross_attention(size_t l, const float* in, const AttentionRecorder* recorder) {
     Workspace& w = workspace_;
     const auto& layer = model_.decoder[l].cross_attention;
     const auto kv = [&](int j) { return static_cast<T*>(cross_kv_[l]) + static_cast<size_t>(j) * model_.kv_width(); };
@@ -68,6 +86,7 @@ class DecoderStep {
       if (next != b) prefetch(kv(batch_.starts[next]), kv(batch_.starts[next + 1]));
       const float* query = w.wide.data() + static_cast<size_t>(i) * model_.key_width();
       Attention<T, 1>(model_, w.kv.data(), batch_.length(b))(query, 0, w.scores.data(), heads(i));
+      if (recorder) recorder->record(begin_ + i, w.scores.data(), model_.heads, batch_.length(b));
     }
     layer.out->multiply(w.heads.data(), n_, w.y.data(), w.quantized);
   }

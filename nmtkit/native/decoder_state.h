@@ -38,6 +38,8 @@ class DecoderState {
     });
   }
 
+  const Model& model() const { return model_; }
+  int longest_source() const { return batch_.longest; }
   int rows() const { return static_cast<int>(sentence_of_row_.size()); }
 
   // Row i continues the row origins[i]; the rows of a sentence stay together. Throws std::out_of_range, std::bad_alloc.
@@ -61,7 +63,7 @@ class DecoderState {
   void step(const int64_t* tokens, int R, const float* position, float* log_probs, int threads) {
     const int W = model_.output->rows();
     if (shortlists_) std::fill_n(log_probs, static_cast<size_t>(R) * W, -kInfinity);
-    decode(tokens, R, position, threads, 0, [&](int begin, int n, Workspace& w) {
+    decode(tokens, R, position, threads, 0, {}, [&](int begin, int n, Workspace& w) {
       float* out = log_probs + static_cast<size_t>(begin) * W;
       if (shortlists_)
         return shortlist_logits(begin, n, w, [&](int i, const int32_t* ids, int count, float* logits) {
@@ -83,7 +85,7 @@ class DecoderState {
     const int W = model_.output->rows();
     check(excluded.data(), static_cast<int>(excluded.size()), W, "token");
     if (k < 0 || k > W) throw std::out_of_range("there are no " + std::to_string(k) + " tokens");
-    decode(tokens, R, position, threads, shortlists_ ? 0 : W, [&](int begin, int n, Workspace& w) {
+    decode(tokens, R, position, threads, shortlists_ ? 0 : W, {}, [&](int begin, int n, Workspace& w) {
       if (shortlists_)
         return shortlist_logits(begin, n, w, [&](int i, const int32_t* ids, int count, float* logits) {
           const size_t at = static_cast<size_t>(begin + i) * k;
@@ -99,6 +101,14 @@ class DecoderState {
         top_k(logits, W, k, normalize, log_probs + at, best_tokens + at);
       }
     });
+  }
+
+  // Decode a token of each row as far as the attention of decoder layer `layer` to the source, whose mean over the heads
+  // is added to weights (R, longest_source()). All steps of a search must be of this kind, with the same layer.
+  void attend(const int64_t* tokens, int R, const float* position, int layer, float* weights, int threads) {
+    if (layer < 0 || layer >= static_cast<int>(model_.decoder.size())) throw std::out_of_range("there is no such layer");
+    decode(tokens, R, position, threads, 0, {static_cast<size_t>(layer), weights, batch_.longest},
+           [](int, int, Workspace&) {});
   }
 
  private:
@@ -140,7 +150,8 @@ class DecoderState {
   // Decode a token of each row, block by block, and call output(begin, n, workspace) after each block, with the
   // decoder's outputs in workspace.x and memory for `logits_per_row`.
   template <class Output>
-  void decode(const int64_t* tokens, int R, const float* position, int threads, int logits_per_row, Output output) {
+  void decode(const int64_t* tokens, int R, const float* position, int threads, int logits_per_row,
+              const AttentionRecorder& recorder, Output output) {
     if (R != rows()) throw std::out_of_range("a token is needed for each row");
     check(tokens, R, model_.output->rows(), "token");
     const RowBlocks blocks(R, threads);
@@ -150,7 +161,7 @@ class DecoderState {
       const int begin = blocks.begin(block), n = blocks.end(block) - begin;
       Workspace& w = workspaces_[thread];
       DecoderStep step(model_, batch_, cross_kv_, sentence_of_row_, kv_cache_, begin, n, w);
-      model_.stores_bf16() ? step.run<Bf16>(tokens, position) : step.run<float>(tokens, position);
+      model_.stores_bf16() ? step.run<Bf16>(tokens, position, recorder) : step.run<float>(tokens, position, recorder);
       output(begin, n, w);
     });
   }

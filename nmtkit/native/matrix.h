@@ -32,15 +32,15 @@ struct Prefetcher {
 
 class Matrix {
  public:
-  // weight (N, K) and bias (N), or null. With `int8`, W and x are quantized row by row, and their products are exact.
-  // Throws TooLarge, std::bad_alloc.
-  Matrix(const float* weight, const float* bias, int rows, int columns, bool int8)
-      : rows_(rows), columns_(columns), is_int8_(int8) {
-    if (rows < 1 || columns < 1 || rows > kMaxRows || columns > (int8 ? kMaxInt8Columns : kMaxColumns))
+  // weight (N, K) and bias (N), or null. In int8, W and x are quantized row by row, and their products are exact; a
+  // matrix of more than kMaxInt8Columns stays in fp32. Throws TooLarge, std::bad_alloc.
+  Matrix(const float* weight, const float* bias, int rows, int columns, NumberFormat format)
+      : rows_(rows), columns_(columns), is_int8_(format == NumberFormat::kInt8 && columns <= kMaxInt8Columns) {
+    if (rows < 1 || columns < 1 || rows > kMaxRows || columns > kMaxColumns)
       throw TooLarge("cannot pack a matrix of " + std::to_string(rows) + " x " + std::to_string(columns));
     bias_ = make_aligned<float>(padded_rows());
     if (bias) std::copy(bias, bias + rows, bias_.get());
-    int8 ? pack_int8(weight) : pack_fp32(weight);
+    is_int8_ ? pack_int8(weight) : pack_fp32(weight);
   }
 
   int rows() const { return rows_; }

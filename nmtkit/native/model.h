@@ -1,4 +1,4 @@
-// The weights of a Transformer, as pointers: they belong to the caller and outlive the model.
+// The weights of a Transformer, as pointers: they belong to the caller, or to a `LoadedModel`.
 //
 // Letters, here and in the files that use it: B sentences, S source tokens of all of them, R rows (hypotheses),
 // D d_model, H heads, K d_k, V d_v, W vocabulary.

@@ -1,71 +1,67 @@
-// The Python module (nmtkit/_native.pyi). Tensors come as addresses; nmtkit/inference/native_transformer.py has checked their shapes.
+// The Python module (nmtkit/_native.pyi). The search has arrays, whose shapes are checked here; training has addresses.
 #include "python.h"
 #include "log_softmax.h"
 #include "parallel.h"
 #include "decoder_state.h"
 #include "top_k.h"
 #include "training_module.h"
+#include "weights.h"
 
 namespace {
 
 using namespace nmtkit;
 
-// A Matrix or RowMatrix.
-template <class M>
+// Throws std::out_of_range for ids outside a vocabulary.
+void check_ids(const Array<const int64_t>& ids, int vocabulary) {
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids.data()[i] < 0 || ids.data()[i] >= vocabulary)
+      throw std::out_of_range("the id " + std::to_string(ids.data()[i]) + " is not in the vocabulary");
+}
+
+// Throws std::out_of_range for an unknown name.
+NumberFormat number_format_of(const std::string& name) {
+  if (name == "fp32") return NumberFormat::kFp32;
+  if (name == "int8") return NumberFormat::kInt8;
+  throw std::out_of_range("there is no number format " + name);
+}
+
 PyObject* make_matrix(PyObject*, PyObject* args) {
-  Address weight, bias;
-  int rows, columns, int8;
-  if (!PyArg_ParseTuple(args, "KKiip", &weight, &bias, &rows, &columns, &int8)) return nullptr;
-  std::unique_ptr<M> made;
+  Array<const float> weight, bias;
+  const char* format;
+  if (!PyArg_ParseTuple(args, "O&O&s", Array<const float>::read, &weight, Array<const float>::read_optional, &bias, &format))
+    return nullptr;
+  std::unique_ptr<Matrix> made;
   const bool done = without_gil([&] {
-    made = std::make_unique<M>(pointer<float>(weight), pointer<float>(bias), rows, columns, int8 != 0);
+    const int rows = weight.length(0), columns = weight.length(1);
+    if (bias.data()) bias.expect_size(rows, "biases");
+    made = std::make_unique<Matrix>(weight.data(), bias.data(), rows, columns, number_format_of(format));
   });
   return done ? to_capsule(std::move(made)) : nullptr;
 }
 
 PyObject* multiply(PyObject*, PyObject* args) {
   const Matrix* matrix;
-  Address x, y;
-  int rows, threads;
-  if (!PyArg_ParseTuple(args, "O&KiKi", read_capsule<Matrix>, &matrix, &x, &rows, &y, &threads)) return nullptr;
+  Array<const float> x;
+  Array<float> y;
+  int threads;
+  if (!PyArg_ParseTuple(args, "O&O&O&i", read_capsule<Matrix>, &matrix, Array<const float>::read, &x, Array<float>::read,
+                        &y, &threads))
+    return nullptr;
   return none_if(without_gil([&] {
+    const int rows = static_cast<int>(x.size() / matrix->columns());
+    x.expect_size(static_cast<size_t>(rows) * matrix->columns(), "inputs");
+    y.expect_size(static_cast<size_t>(rows) * matrix->rows(), "outputs");
     const RowBlocks blocks(rows, threads);
     std::vector<QuantizedInput> quantized(std::max(1, std::min(threads, blocks.count())));
     if (matrix->is_int8())
       for (auto& input : quantized) input.reserve(blocks.max_size(), matrix->columns());
     parallel_for(blocks.count(), threads, [&](int block, int thread) {
       const int begin = blocks.begin(block);
-      matrix->multiply(pointer<float>(x) + static_cast<size_t>(begin) * matrix->columns(), blocks.end(block) - begin,
-                       pointer<float>(y) + static_cast<size_t>(begin) * matrix->rows(), quantized[thread]);
+      matrix->multiply(x.data() + static_cast<size_t>(begin) * matrix->columns(), blocks.end(block) - begin,
+                       y.data() + static_cast<size_t>(begin) * matrix->rows(), quantized[thread]);
     });
   }));
 }
-
-// Reads matrices and norms in the order in which a batch meets them. Sets a Python exception where one is missing.
-class ParameterReader {
- public:
-  ParameterReader(PyObject* matrices, PyObject* norms, double epsilon)
-      : matrices_(matrices), norms_(norms), epsilon_(static_cast<float>(epsilon)) {}
-
-  const Matrix* matrix() {
-    const Matrix* found = nullptr;
-    PyObject* capsule = PyList_GetItem(matrices_, matrix_++);
-    if (capsule) read_capsule<Matrix>(capsule, &found);
-    return found;
-  }
-
-  LayerNorm norm() {
-    Address gain = 0, bias = 0;
-    PyObject* pair = PyList_GetItem(norms_, norm_++);
-    if (pair) PyArg_ParseTuple(pair, "KK", &gain, &bias);
-    return {pointer<float>(gain), pointer<float>(bias), epsilon_};
-  }
-
- private:
-  PyObject *matrices_, *norms_;
-  float epsilon_;
-  Py_ssize_t matrix_ = 0, norm_ = 0;
-};
 
 // Throws std::out_of_range for an unknown name.
 Activation activation_of(const std::string& name) {
@@ -76,130 +72,167 @@ Activation activation_of(const std::string& name) {
 }
 
 PyObject* model(PyObject*, PyObject* args) {
-  std::unique_ptr<Model> made;
-  if (!catch_exceptions([&] { made = std::make_unique<Model>(); })) return nullptr;
-  Address source, target;
-  int pre_norm, encoder_layers, decoder_layers;
-  const char* activation;
-  double epsilon;
-  PyObject *matrices, *norms;
-  if (!PyArg_ParseTuple(args, "iiiipsKKiiO!O!d", &made->d_model, &made->heads, &made->d_k, &made->d_v, &pre_norm,
-                        &activation, &source, &target, &encoder_layers, &decoder_layers, &PyList_Type, &matrices,
-                        &PyList_Type, &norms, &epsilon))
+  Model sizes;
+  int pre_norm, encoder_layers, decoder_layers, threads;
+  const char *activation, *format;
+  PyObject* weights;
+  if (!PyArg_ParseTuple(args, "iiiipsiiO!si", &sizes.d_model, &sizes.heads, &sizes.d_k, &sizes.d_v, &pre_norm,
+                        &activation, &encoder_layers, &decoder_layers, &PyDict_Type, &weights, &format, &threads))
     return nullptr;
-  const bool done = catch_exceptions([&] {
-    made->pre_norm = pre_norm != 0;
-    made->activation = activation_of(activation);
-    made->source_embedding = pointer<float>(source);
-    made->target_embedding = pointer<float>(target);
-    ParameterReader next(matrices, norms, epsilon);
-    for (int l = 0; l < encoder_layers && !PyErr_Occurred(); ++l) {
-      const SelfAttention self_attention{next.matrix(), next.matrix()};
-      const FeedForward feed_forward{next.matrix(), next.matrix()};
-      made->encoder.push_back({self_attention, feed_forward, {next.norm(), next.norm()}});
-    }
-    for (int l = 0; l < decoder_layers && !PyErr_Occurred(); ++l) {
-      const SelfAttention self_attention{next.matrix(), next.matrix()};
-      const CrossAttention cross_attention{next.matrix(), next.matrix(), next.matrix()};
-      const FeedForward feed_forward{next.matrix(), next.matrix()};
-      made->decoder.push_back(
-          {self_attention, cross_attention, feed_forward, {next.norm(), next.norm(), next.norm()}});
-    }
-    made->output = next.matrix();
-    if (made->pre_norm) {
-      made->encoder_norm = next.norm();
-      made->decoder_norm = next.norm();
-    }
+  std::vector<Array<const float>> read(PyDict_Size(weights));
+  NamedArrays arrays;
+  PyObject *name, *value;
+  Py_ssize_t at = 0;
+  for (size_t i = 0; PyDict_Next(weights, &at, &name, &value); ++i) {
+    const char* text = PyUnicode_AsUTF8(name);
+    if (!text || !Array<const float>::read(value, &read[i])) return nullptr;
+    if (!catch_exceptions([&] {
+          const int columns = read[i].dimensions() > 1 ? read[i].length(1) : 1;
+          arrays[text] = {read[i].data(), read[i].length(0), columns};
+        }))
+      return nullptr;
+  }
+  std::unique_ptr<LoadedModel> made;
+  const bool done = without_gil([&] {
+    sizes.pre_norm = pre_norm != 0;
+    sizes.activation = activation_of(activation);
+    made = std::make_unique<LoadedModel>(sizes, encoder_layers, decoder_layers, arrays, number_format_of(format), threads);
   });
   return done ? to_capsule(std::move(made)) : nullptr;
 }
 
 PyObject* encode(PyObject*, PyObject* args) {
-  const Model* model;
-  Address source, lengths, positions;
-  int sentences, width, threads;
-  if (!PyArg_ParseTuple(args, "O&KKiiKi", read_capsule<Model>, &model, &source, &lengths, &sentences, &width,
-                        &positions, &threads))
+  const LoadedModel* model;
+  Array<const int64_t> source, lengths;
+  Array<const float> positions;
+  int threads;
+  if (!PyArg_ParseTuple(args, "O&O&O&O&i", read_capsule<LoadedModel>, &model, Array<const int64_t>::read, &source,
+                        Array<const int64_t>::read, &lengths, Array<const float>::read, &positions, &threads))
     return nullptr;
   std::unique_ptr<DecoderState> made;
   const bool done = without_gil([&] {
-    made = std::make_unique<DecoderState>(*model, pointer<int64_t>(source), pointer<int64_t>(lengths), sentences, width,
-                                          pointer<float>(positions), threads);
+    const int sentences = source.length(0), width = source.length(1);
+    if (lengths.size() != static_cast<size_t>(sentences))
+      throw std::out_of_range(std::to_string(lengths.size()) + " lengths do not fit " + std::to_string(sentences) +
+                              " sentences");
+    positions.expect_size(static_cast<size_t>(width) * model->d_model, "positions");
+    check_ids(source, model->source_size());
+    made = std::make_unique<DecoderState>(*model, source.data(), lengths.data(), sentences, width, positions.data(),
+                                          threads);
   });
   return done ? to_capsule(std::move(made)) : nullptr;
 }
 
 PyObject* restrict_to(PyObject*, PyObject* args) {
+  const LoadedModel* model;
   DecoderState* state;
-  const RowMatrix* matrix;
-  Address ids, starts;
-  int sentences;
-  if (!PyArg_ParseTuple(args, "O&O&KKi", read_capsule<DecoderState>, &state, read_capsule<RowMatrix>, &matrix, &ids,
-                        &starts, &sentences))
+  Array<const int32_t> ids;
+  Array<const int64_t> starts;
+  if (!PyArg_ParseTuple(args, "O&O&O&O&", read_capsule<LoadedModel>, &model, read_capsule<DecoderState>, &state,
+                        Array<const int32_t>::read, &ids, Array<const int64_t>::read, &starts))
     return nullptr;
   return none_if(catch_exceptions([&] {
-    state->restrict_to(Shortlists(*matrix, pointer<int32_t>(ids), pointer<int64_t>(starts), sentences));
+    const int sentences = starts.length(0) - 1;
+    for (int b = 0; b < sentences; ++b)
+      if (starts.data()[b] > starts.data()[b + 1]) throw std::out_of_range("shortlists overlap");
+    ids.expect_size(starts.data()[sentences], "ids");
+    state->restrict_to(Shortlists(model->output_rows(), ids.data(), starts.data(), sentences));
   }));
 }
 
 PyObject* reorder(PyObject*, PyObject* args) {
   DecoderState* state;
-  Address origins;
-  int rows;
-  if (!PyArg_ParseTuple(args, "O&Ki", read_capsule<DecoderState>, &state, &origins, &rows)) return nullptr;
-  return none_if(without_gil([&] { state->reorder(pointer<int64_t>(origins), rows); }));
+  Array<const int64_t> origins;
+  if (!PyArg_ParseTuple(args, "O&O&", read_capsule<DecoderState>, &state, Array<const int64_t>::read, &origins))
+    return nullptr;
+  return none_if(without_gil([&] { state->reorder(origins.data(), origins.length(0)); }));
 }
 
 PyObject* step(PyObject*, PyObject* args) {
   DecoderState* state;
-  Address tokens, position, log_probs;
-  int rows, threads;
-  if (!PyArg_ParseTuple(args, "O&KiKKi", read_capsule<DecoderState>, &state, &tokens, &rows, &position, &log_probs,
-                        &threads))
+  Array<const int64_t> tokens;
+  Array<const float> position;
+  Array<float> log_probs;
+  int threads;
+  if (!PyArg_ParseTuple(args, "O&O&O&O&i", read_capsule<DecoderState>, &state, Array<const int64_t>::read, &tokens,
+                        Array<const float>::read, &position, Array<float>::read, &log_probs, &threads))
     return nullptr;
   return none_if(without_gil([&] {
-    state->step(pointer<int64_t>(tokens), rows, pointer<float>(position), pointer<float>(log_probs), threads);
+    log_probs.expect_size(tokens.size() * state->model().output->rows(), "log-probabilities");
+    position.expect_size(state->model().d_model, "positions");
+    state->step(tokens.data(), tokens.length(0), position.data(), log_probs.data(), threads);
   }));
 }
 
 PyObject* best_step(PyObject*, PyObject* args) {
   DecoderState* state;
   PyObject* excluded;
-  Address tokens, position, log_probs, best_tokens;
-  int rows, k, threads;
-  if (!PyArg_ParseTuple(args, "O&KiKO!iKKi", read_capsule<DecoderState>, &state, &tokens, &rows, &position,
-                        &PyTuple_Type, &excluded, &k, &log_probs, &best_tokens, &threads))
+  Array<const int64_t> tokens;
+  Array<const float> position;
+  Array<float> log_probs;
+  Array<int64_t> best_tokens;
+  int threads;
+  if (!PyArg_ParseTuple(args, "O&O&O&O!O&O&i", read_capsule<DecoderState>, &state, Array<const int64_t>::read, &tokens,
+                        Array<const float>::read, &position, &PyTuple_Type, &excluded, Array<float>::read, &log_probs,
+                        Array<int64_t>::read, &best_tokens, &threads))
     return nullptr;
   std::vector<int64_t> ids;
   for (Py_ssize_t i = 0; i < PyTuple_Size(excluded); ++i)
     ids.push_back(PyLong_AsLongLong(PyTuple_GetItem(excluded, i)));
   if (PyErr_Occurred()) return nullptr;
   return none_if(without_gil([&] {
-    state->best_step(pointer<int64_t>(tokens), rows, pointer<float>(position), ids, k, pointer<float>(log_probs),
-                      pointer<int64_t>(best_tokens), threads);
+    const int k = log_probs.length(1);
+    log_probs.expect_size(tokens.size() * k, "log-probabilities");
+    best_tokens.expect_size(tokens.size() * k, "tokens");
+    position.expect_size(state->model().d_model, "positions");
+    state->best_step(tokens.data(), tokens.length(0), position.data(), ids, k, log_probs.data(), best_tokens.data(),
+                     threads);
+  }));
+}
+
+PyObject* attend(PyObject*, PyObject* args) {
+  DecoderState* state;
+  Array<const int64_t> tokens;
+  Array<const float> position;
+  Array<float> weights;
+  int layer, threads;
+  if (!PyArg_ParseTuple(args, "O&O&O&iO&i", read_capsule<DecoderState>, &state, Array<const int64_t>::read, &tokens,
+                        Array<const float>::read, &position, &layer, Array<float>::read, &weights, &threads))
+    return nullptr;
+  return none_if(without_gil([&] {
+    weights.expect_size(tokens.size() * state->longest_source(), "weights");
+    position.expect_size(state->model().d_model, "positions");
+    state->attend(tokens.data(), tokens.length(0), position.data(), layer, weights.data(), threads);
   }));
 }
 
 PyObject* top_k(PyObject*, PyObject* args) {
   constexpr size_t kMinParallelSize = 1 << 16;  // scores: below, a thread takes longer to start than to compute
-  Address scores, values, indices;
-  int rows, width, k, threads;
-  if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &k, &values, &indices, &threads)) return nullptr;
+  Array<const float> scores;
+  Array<float> values;
+  Array<int64_t> indices;
+  int threads;
+  if (!PyArg_ParseTuple(args, "O&O&O&i", Array<const float>::read, &scores, Array<float>::read, &values,
+                        Array<int64_t>::read, &indices, &threads))
+    return nullptr;
   return none_if(without_gil([&] {
-    if (static_cast<size_t>(rows) * width < kMinParallelSize) threads = 1;
+    const int rows = scores.length(0), width = scores.length(1), k = values.length(1);
+    if (k > width) throw std::out_of_range("there are no " + std::to_string(k) + " scores in a row");
+    values.expect_size(static_cast<size_t>(rows) * k, "values");
+    indices.expect_size(static_cast<size_t>(rows) * k, "indices");
+    if (scores.size() < kMinParallelSize) threads = 1;
     const RowBlocks blocks(rows, threads);
     parallel_for(blocks.count(), threads, [&](int block, int) {
       for (size_t row = blocks.begin(block); row < static_cast<size_t>(blocks.end(block)); ++row)
         nmtkit::top_k(
-            pointer<float>(scores) + row * width, width, k, [](auto score) { return score; },
-            pointer<float>(values) + row * k, pointer<int64_t>(indices) + row * k);
+            scores.data() + row * width, width, k, [](auto score) { return score; }, values.data() + row * k,
+            indices.data() + row * k);
     });
   }));
 }
 
 PyMethodDef kMethods[] = {
-    {"matrix", make_matrix<Matrix>, METH_VARARGS, nullptr},
-    {"row_matrix", make_matrix<RowMatrix>, METH_VARARGS, nullptr},
+    {"matrix", make_matrix, METH_VARARGS, nullptr},
     {"multiply", multiply, METH_VARARGS, nullptr},
     {"model", model, METH_VARARGS, nullptr},
     {"encode", encode, METH_VARARGS, nullptr},
@@ -207,6 +240,7 @@ PyMethodDef kMethods[] = {
     {"reorder", reorder, METH_VARARGS, nullptr},
     {"step", step, METH_VARARGS, nullptr},
     {"best_step", best_step, METH_VARARGS, nullptr},
+    {"attend", attend, METH_VARARGS, nullptr},
     {"top_k", top_k, METH_VARARGS, nullptr},
     {"cross_entropy", bindings::cross_entropy, METH_VARARGS, nullptr},
     {"add", bindings::add, METH_VARARGS, nullptr},

@@ -13,6 +13,9 @@
 
 namespace nmtkit {
 
+// Of matrix products, by the names of nmtkit/machine/number_format.py.
+enum class NumberFormat { kFp32, kInt8 };
+
 constexpr int kWeightMax = 127;  // weights in int8 are from -kWeightMax to kWeightMax
 constexpr int kColumnBlock = 8;  // columns that one `dot_int8` takes
 

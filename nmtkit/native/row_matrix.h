@@ -16,11 +16,11 @@ namespace nmtkit {
 class RowMatrix {
  public:
   // weight (N, K), and bias (N) or null, which is copied. In fp32 the weight is not copied and must outlive this object.
-  // With `int8`, weights and inputs are quantized as in `Matrix`. Throws TooLarge, std::bad_alloc.
-  RowMatrix(const float* weight, const float* bias, int rows, int columns, bool int8)
+  // In int8, weights and inputs are quantized as in `Matrix`. Throws TooLarge, std::bad_alloc.
+  RowMatrix(const float* weight, const float* bias, int rows, int columns, NumberFormat format)
       : rows_(rows), columns_(columns), fp32_(weight), scales_(make_aligned<Scale>(rows)) {
     for (int n = 0; bias && n < rows; ++n) scales_[n].bias = bias[n];
-    if (int8) pack_int8(weight);
+    if (format == NumberFormat::kInt8) pack_int8(weight);
   }
 
   int rows() const { return rows_; }

@@ -63,6 +63,7 @@ class Archive(NamedTuple):
     tensors: dict[str, NDArray[Any]]
     checksum: str
     check_unchanged: Callable[[], None]  #: raises RunError if the file was overwritten: the tensors are still in it
+    release: Callable[[], None]  #: frees the memory of the tensors; changes to them are lost
 
 
 def read_archive(path: Path) -> Archive:
@@ -82,7 +83,8 @@ def read_archive(path: Path) -> Archive:
         name: _tensor(name, dtype, shape, members[_TENSOR.format(number)], content)
         for number, (name, dtype, shape) in enumerate(header["tensors"], 1)
     }
-    return Archive(header, tensors, checksum, partial(_check_unchanged, path, content, checksum))
+    check_unchanged, release = partial(_check_unchanged, path, content, checksum), partial(_release, content)
+    return Archive(header, tensors, checksum, check_unchanged, release)
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
@@ -163,6 +165,11 @@ def _check_unchanged(path: Path, content: mmap.mmap, checksum: str) -> None:
     is_shorter = content.size() < len(content)  # reading the map would crash the process
     if is_shorter or sha256_of_file(cast(BinaryIO, content), len(content) - COMMENT_BYTES) != checksum:
         raise RunError(f"{path} was overwritten after it was loaded: run again, and replace such files by renaming")
+
+
+def _release(content: mmap.mmap) -> None:
+    if hasattr(mmap, "MADV_DONTNEED"):
+        content.madvise(mmap.MADV_DONTNEED)
 
 
 def _members(file: BinaryIO, size: int) -> dict[str, _Member]:

@@ -2,11 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.errors import UserError
@@ -14,48 +15,42 @@ from nmtkit.storage.archive import COMMENT, COMMENT_BYTES, DTYPES, MAX_HEADER_BY
 from nmtkit.storage.files import sha256
 
 
-def write_archive(file: BinaryIO, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write an archive to an empty named file, and add the list of tensors to its header.
+def write_archive(file: BinaryIO, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write an archive to an empty named file, and add the list of arrays to its header.
 
     Raises UserError for a dtype that is not in `DTYPES`, and OSError if writing fails.
     """
-    tensors = dict(_with_own_storage(tensors))
-    entries = [[name, _dtype_name(name, tensor), list(tensor.shape)] for name, tensor in tensors.items()]
+    tensors = dict(_with_own_storage(arrays))
+    entries = [[name, _dtype_name(name, array), list(array.shape)] for name, array in arrays.items()]
     content = json.dumps({**header, "tensors": entries}, ensure_ascii=False).encode()
     if len(content) > MAX_HEADER_BYTES:
         raise UserError(f"the header of the checkpoint has {len(content)} bytes, more than {MAX_HEADER_BYTES}")
     try:
-        torch.save({"header": bytes_to_tensor(content), **tensors}, file)
+        torch.save({"header": torch.frombuffer(bytearray(content), dtype=torch.uint8), **tensors}, file)
         _append_checksum(file)
     except RuntimeError as error:  # torch hides the disk error
         raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from error
 
 
-def bytes_to_tensor(content: bytes) -> Tensor:
-    """Copy bytes into a uint8 tensor (len(content),)."""
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
-
-
-def _dtype_name(name: str, tensor: Tensor) -> str:
-    dtype = str(tensor.dtype).removeprefix("torch.")
+def _dtype_name(name: str, array: NDArray[Any]) -> str:
+    dtype = str(array.dtype)
     if dtype not in DTYPES:
-        raise UserError(f"{name} is {tensor.dtype}: a checkpoint can hold {' and '.join(DTYPES)} only")
+        raise UserError(f"{name} is {dtype}: a checkpoint can hold {' and '.join(DTYPES)} only")
     return dtype
 
 
-def _with_own_storage(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors on the CPU, contiguous, each with a storage of its own and of exactly its size.
+def _with_own_storage(arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the arrays as contiguous tensors, each with a storage of its own.
 
-    torch writes storages: a shared one would become a single zip member, and a view would write more than its elements.
+    torch writes storages: a shared one would become a single zip member.
     """
     seen = set()
-    for name, given in tensors.items():
-        tensor = given.detach().cpu().contiguous()
-        storage = tensor.untyped_storage()
-        if storage.nbytes() != tensor.nbytes or (tensor.nbytes and storage.data_ptr() in seen):
-            tensor = tensor.clone()
-        seen.add(tensor.untyped_storage().data_ptr())
-        yield name, tensor
+    for name, array in arrays.items():
+        address = array.ctypes.data
+        if not array.flags.writeable or not array.flags.c_contiguous or (array.nbytes and address in seen):
+            array = array.copy()  # torch warns of arrays that cannot be written to
+        seen.add(array.ctypes.data)
+        yield name, torch.from_numpy(array)
 
 
 def _append_checksum(file: BinaryIO) -> None:

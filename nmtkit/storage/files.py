@@ -5,10 +5,10 @@ import json
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _CHUNK_BYTES = 1 << 20
 
@@ -18,8 +18,10 @@ def map_file(file: BinaryIO) -> mmap.mmap:
     return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
 
 
-def map_numbers(path: Path, dtype: Any) -> NDArray[Any]:
+def map_numbers(path: Path, dtype: Any) -> "NDArray[Any]":
     """Map a file of numbers (n,) that is not empty."""
+    import numpy as np  # here, because --help reads JSON but no numbers
+
     with path.open("rb") as file:
         return np.frombuffer(map_file(file), dtype)
 

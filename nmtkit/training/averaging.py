@@ -8,13 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 
 from nmtkit.checkpoint import (
     HIGHEST_IS_BEST,
     METRIC_OPTIONS,
     Checkpoint,
-    check_finite,
     load_checkpoint,
     memory_for_weights,
     metric_setting,
@@ -24,6 +23,7 @@ from nmtkit.config import flag
 from nmtkit.console.log import Progress
 from nmtkit.errors import UserError
 from nmtkit.model.config import model_differences
+from nmtkit.model.parameters import check_finite
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.storage.run_files import list_checkpoints
 from nmtkit.text.tokenizer import tokenizer_differences
@@ -139,7 +139,6 @@ def average_run(choose: Callable[[], list[Path]], weights: str = "auto") -> tupl
     raise UserError(f"{vanished}: training deletes checkpoints before they are read: copy them first") from vanished
 
 
-@torch.no_grad()
 def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpoint:
     """Average the weights of checkpoints in float64, with one checkpoint in memory at a time.
 
@@ -150,9 +149,9 @@ def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpo
     """
     _check_distinct(paths)
     mean = load_checkpoint(paths[0])
-    size = 12 * sum(map(torch.Tensor.numel, mean.weights.values()))  # bytes: float64 sums and their float32 means
+    size = 3 * sum(weight.nbytes for weight in mean.weights.values())  # bytes: float64 sums and their float32 means
     with memory_for_weights("the average", size), Progress("averaging", len(paths), unit="checkpoints") as progress:
-        sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in mean.weights.items()}
+        sums = {name: np.zeros_like(weight, np.float64) for name, weight in mean.weights.items()}
         for path in paths:
             checkpoint = mean if path is paths[0] else load_checkpoint(path)
             for difference in _differences(mean, checkpoint, weights):
@@ -163,7 +162,7 @@ def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpo
             for name, total in sums.items():
                 total += parameters[name]
             progress.advance()
-        means = {name: (total / len(paths)).float() for name, total in sums.items()}
+        means = {name: (total / len(paths)).astype(np.float32) for name, total in sums.items()}
     return dataclasses.replace(
         mean, weights=means, progress={"averaged": relative_names(paths)}, optimizer=None, ema=None
     )

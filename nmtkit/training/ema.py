@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from nmtkit.checkpoint import collect_weights
+from nmtkit.model.weights import collect_weights
 
 
 class MovingAverage:

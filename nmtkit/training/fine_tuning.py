@@ -1,23 +1,25 @@
 """Fine-tuning: initial weights from a checkpoint, added vocabulary pieces, and frozen parameters."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
-from nmtkit.checkpoint import Checkpoint, check_finite, collect_weights, load_checkpoint
+from nmtkit.checkpoint import Checkpoint, Weights, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.model.config import model_differences
 from nmtkit.model.lora import matching
+from nmtkit.model.parameters import check_finite
 from nmtkit.model.translation_model import TranslationModel
+from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.tokenizer import tokenizer_differences
 from nmtkit.text.user_symbols import add_symbols
 
 
-def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> dict[str, Tensor]:
+def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> Weights:
     """Return initial weights for a run by parameter name, from a checkpoint: its moving average if it has one.
 
     Weights have the shapes (…) in `model`. Low-rank additions keep the values that they have in `model`, and so do the
@@ -36,7 +38,8 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> di
             raise UserError(
                 f"--init-from {path}: {difference}, as in {dataset.folder}: preprocess with --vocab-from {path}"
             )
-    weights = collect_weights(model) | _grow(checkpoint.chosen(), collect_weights(model))
+    initial = as_arrays(collect_weights(model))
+    weights = initial | _grow(checkpoint.chosen(), initial)
     untrained = [
         name
         for name, parameter in model.named_parameters()
@@ -60,13 +63,13 @@ def _with_symbols_of(dataset: Dataset, given: Checkpoint) -> Checkpoint:
     return replace(given, source=source, target=target)
 
 
-def _grow(given: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _grow(given: Weights, initial: Weights) -> Weights:
     """Extend the matrices of `given` to the shapes of `initial`, with the last rows of `initial`."""
     grown = {}
     for name, weight in given.items():
         grown[name] = weight
         if len(weight) < len(initial[name]):
-            grown[name] = initial[name].cpu().clone()
+            grown[name] = initial[name].copy()
             grown[name][: len(weight)] = weight
     return grown
 

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.checkpoint import Checkpoint, collect_weights
+from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.machine.precision import autocast, resolve_precision
 from nmtkit.model.recurrent_config import RecurrentConfig
+from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import build_model
@@ -79,13 +80,13 @@ class Learner:
         """Create a checkpoint of the current state, with `progress` and the `optimizer` tensors (…) by name."""
         return Checkpoint(
             model_config=self.model.config,
-            weights=collect_weights(self.model),
+            weights=as_arrays(collect_weights(self.model)),
             source_language=self.languages[0],
             target_language=self.languages[1],
             source=self.dataset.source,
             target=self.dataset.target,
             progress=progress,
-            optimizer=optimizer,
-            ema=self.average.averages if self.average else None,
+            optimizer=as_arrays(optimizer),
+            ema=as_arrays(self.average.averages) if self.average else None,
             lora=self.lora,
         )

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.machine import native_build
 from nmtkit.machine.precision import product_dtype
+from nmtkit.model import native_operators
 from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.packed_attention import PackedSide, attends_short, kernel_for, pack_sides
 from nmtkit.model.translation_model import TranslationModel, mask_never_output
@@ -47,7 +48,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             weights = F.pad(weights, (0, 0, 0, -width % _ALIGNED))
         grad_matrix = torch.zeros_like(weights, dtype=matrix.dtype) if context.needs_input_grad[1] else None
         products = hidden.new_empty(rows, len(weights), dtype=dtype)
-        is_exact = dtype == torch.float32 or has_kernel or native_build.serves(products)
+        is_exact = dtype == torch.float32 or has_kernel or native_operators.serves(products)
         exact = products if is_exact else torch.empty_like(products, dtype=torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             for part in (slice(begin, begin + rows) for begin in range(0, len(hidden), rows or 1)):
@@ -84,7 +85,7 @@ def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: flo
     `learning`, it receives the gradient of the smoothed loss with respect to the logits: softmax - ((1 - ε)·one-hot +
     ε/W'), and 0 for `NEVER_OUTPUT`. Otherwise it is scratch memory. The logits (rows, W) are overwritten.
     """
-    if native_build.serves(exact):
+    if native_operators.serves(exact):
         exact.copy_(logits)  # no copy if they share memory
         losses = exact.new_empty(len(exact), 2, dtype=torch.float32)
         native_build.native.cross_entropy(
@@ -151,7 +152,7 @@ def _add_products(
 
 def _add(x: Tensor, total: Tensor) -> None:
     """Add x to `total`, in place."""
-    if not (native_build.serves(x) and native_build.serves(total) and total.dtype == torch.float32):
+    if not (native_operators.serves(x) and native_operators.serves(total) and total.dtype == torch.float32):
         total += x
         return
     native_build.native.add(

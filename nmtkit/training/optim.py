@@ -4,7 +4,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmtkit.errors import UserError
@@ -77,8 +79,10 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     return {f"{kind}.{names[i]}": value for i, values in sorted(state.items()) for kind, value in values.items()}
 
 
-def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], updates: int) -> None:
-    """Raise UserError, naming the first problem, unless these are Adam's tensors for some of the parameters.
+def check_optimizer(
+    tensors: Mapping[str, NDArray[np.float32]], parameters: Mapping[str, NDArray[np.float32]], updates: int
+) -> None:
+    """Raise UserError, naming the first problem, unless these are Adam's arrays for some of the parameters.
 
     Moments have the shapes (…) of parameters, step counts are scalars of at most `updates`.
     """
@@ -87,9 +91,9 @@ def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tens
             raise UserError(f"the optimizer's state does not fit the model: {name} is unknown")
         for kind, shape in (("step", ()), ("exp_avg", parameters[name].shape), ("exp_avg_sq", parameters[name].shape)):
             tensor = tensors.get(f"{kind}.{name}")
-            if tensor is None or tensor.shape != shape or tensor.dtype != torch.float32:
+            if tensor is None or tensor.shape != shape or tensor.dtype != np.float32:
                 raise UserError(f"the optimizer's state does not fit the model: {kind}.{name}")
-            if not tensor.isfinite().all() or (kind == "step" and tensor > updates):
+            if not np.isfinite(tensor).all() or (kind == "step" and tensor > updates):
                 raise UserError(f"the optimizer's state has invalid values in {kind}.{name}")
 
 

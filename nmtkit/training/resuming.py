@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, load_weights, metric_setting
+from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, Weights, metric_setting
 from nmtkit.config import flag
 from nmtkit.console.log import logger
 from nmtkit.data.batching import ORDER_VERSION
@@ -14,6 +14,7 @@ from nmtkit.data.mixture import BEGINNING
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.model.lora_config import LoraConfig
+from nmtkit.model.weights import as_tensors, load_weights
 from nmtkit.training.config import BatchConfig, TrainingOptions
 from nmtkit.training.fine_tuning import initial_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
@@ -31,7 +32,7 @@ class _Start(NamedTuple):
     """The start of a run: `weights` and their `averages`, None to keep the random ones; and the rest of the run's own
     checkpoint, if it resumes from one."""
 
-    weights: Mapping[str, Tensor] | None = None
+    weights: Weights | None = None
     averages: Mapping[str, Tensor] | None = None
     optimizer: Mapping[str, Tensor] | None = None
     state: RunState | None = None
@@ -78,7 +79,7 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
             return _Start()
         weights = initial_weights(given, learner.model, data.first)
         logger.info("initial weights: %s", given)
-        return _Start(weights, averages=weights)
+        return _Start(weights, averages=as_tensors(weights))
     check_fit(checkpoint, config, data, options)
     state = resumed_state(checkpoint, data.first.checksums(VALIDATION), metric, options)
     if state.best is None:
@@ -88,10 +89,11 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
     if options.fine_tuning.reset_progress and not is_reset(checkpoint, options):
         logger.info("--reset-progress has already taken effect: to reset again, run once without it")
     _warn_of_missing_moments(learner, checkpoint.optimizer or {})
-    return _Start(checkpoint.weights, checkpoint.chosen(), checkpoint.optimizer, state)
+    averages, optimizer = as_tensors(checkpoint.chosen()), as_tensors(checkpoint.optimizer or {})
+    return _Start(checkpoint.weights, averages, optimizer, state)
 
 
-def _warn_of_missing_moments(learner: Learner, optimizer: Mapping[str, Tensor]) -> None:
+def _warn_of_missing_moments(learner: Learner, optimizer: Collection[str]) -> None:
     """Warn about trained parameters without Adam's moments in the checkpoint, as after they were frozen."""
     trained = [name for name, parameter in learner.model.named_parameters() if parameter.requires_grad]
     missing = sum(f"step.{name}" not in optimizer for name in trained)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from nmtkit.checkpoint import (
     Checkpoint,
-    check_finite,
     load_training_checkpoint,
     read_model_config,
     read_progress,
@@ -19,6 +18,7 @@ from nmtkit.checkpoint import (
 from nmtkit.console.log import logger
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig
+from nmtkit.model.parameters import check_finite
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.storage.atomic import link_file, lock, remove_partial_files, staged_file
 from nmtkit.storage.outputs import refuse_dataset

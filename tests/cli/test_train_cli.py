@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from commands import TINY, Run, Train
@@ -124,7 +125,7 @@ def test_the_same_command_gives_the_same_weights_with_any_number_of_data_workers
         train(tmp_path / str(workers), "--max-updates", 4, "--num-workers", workers)
         assert_same_end(tmp_path / str(workers), tmp_path / "0")
     train(tmp_path / "seed", "--max-updates", 4, "--seed", 2)
-    assert any(not torch.equal(t, tensors(tmp_path / "0")[name]) for name, t in tensors(tmp_path / "seed").items())
+    assert any(not np.array_equal(t, tensors(tmp_path / "0")[name]) for name, t in tensors(tmp_path / "seed").items())
 
 
 # Going on
@@ -391,7 +392,7 @@ def test_an_epoch_planned_in_parts_resumes_at_its_position(
     train(tmp_path / "stopped", *options, "--max-epochs", 2)
     straight = tensors(tmp_path / "straight", "checkpoint_last.pt")
     stopped = tensors(tmp_path / "stopped", "checkpoint_last.pt")
-    assert all(torch.equal(tensor, stopped[name]) for name, tensor in straight.items())
+    assert all(np.array_equal(tensor, stopped[name]) for name, tensor in straight.items())
 
 
 def test_a_diverging_run_stops_with_intact_checkpoints(
@@ -414,7 +415,7 @@ def test_a_diverging_run_stops_with_intact_checkpoints(
     assert "earlier checkpoints are intact" in messages[-1]
     assert "Traceback" not in result.stderr.decode()
     assert updates(tmp_path)[:3] == [1, 2, 3]
-    assert all(torch.isfinite(t).all() for t in tensors(tmp_path, "checkpoint_3.pt").values())
+    assert all(np.isfinite(t).all() for t in tensors(tmp_path, "checkpoint_3.pt").values())
     assert [row["loss"] for row in metrics(tmp_path, "train") if row["update"] > 3] == [None, None]
 
 

@@ -56,12 +56,6 @@ def test_numbers_of_consecutive_events_are_aligned() -> None:
     assert len(first) == len(second)
 
 
-def test_a_long_event_continues_on_lines_within_the_width() -> None:
-    shown = STYLES.sub("", styled_event("12:00:00", "train", {f"number{n}": n for n in range(20)}, 80))
-    assert max(len(line.rstrip()) for line in shown.split("\n")) <= 80
-    assert shown.count("number") == 20
-
-
 def test_a_table_shows_every_cell_and_the_next_command() -> None:
     table = Table("dataset", [("train", 29_000, 4.5)], ("split", "pairs", "unknown %"), next="nmt-train data-bin")
     shown = STYLES.sub("", styled_table(table, 80))

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from commands import Run
@@ -108,7 +109,7 @@ def test_a_safetensors_export_converts_back_to_the_same_checkpoint(
     tensors = library.load_file(tmp_path / "model/model.safetensors")
     weights = load_checkpoint(tiny_checkpoint).weights
     assert tensors.keys() == weights.keys()
-    assert all(torch.equal(tensors[name], weights[name]) for name in weights)
+    assert all(np.array_equal(tensors[name], weights[name]) for name in weights)
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
         *("config.json", "model.safetensors", "spm.model", "vocab.txt")
     ]
@@ -130,7 +131,7 @@ def test_separate_vocabularies_and_averaged_weights_survive_a_safetensors_round_
     back = load_checkpoint(tmp_path / "b.pt")
     assert (back.source.vocab, back.target.vocab) == (source.vocab, target.vocab)
     assert (back.ema, back.optimizer, back.progress) == (None, None, checkpoint.progress)
-    assert all(torch.equal(back.weights[name], ema[name]) for name in ema)
+    assert all(np.array_equal(back.weights[name], ema[name]) for name in ema)
 
 
 def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run, tmp_path: Path) -> None:
@@ -206,7 +207,7 @@ def test_a_folder_that_is_not_an_export_is_refused(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda weight: weight.to(torch.int8), "is strided int8 where strided float32 is expected"),
+        (lambda weight: weight.to(torch.int8), "is int8 where float32 is expected"),
         (lambda weight: weight[:, :1], "has [330, 1] where [330, 16] is expected"),
         (lambda weight: weight.double() * 1e300, "holds NaN or infinity"),  # finite in float64
         (lambda weight: weight * math.nan, "holds NaN or infinity"),
@@ -242,7 +243,7 @@ def test_weights_in_other_floating_point_types_become_float32(
     )
     back = load_checkpoint(tmp_path / "b.pt").weights
     for name, weight in load_checkpoint(tiny_checkpoint).weights.items():
-        assert torch.equal(back[name], weight.to(dtype).float())
+        assert np.array_equal(back[name], torch.from_numpy(weight).to(dtype).float())
 
 
 @pytest.mark.parametrize("target", ["safetensors", "ctranslate2"])
@@ -250,7 +251,7 @@ def test_weights_that_are_not_finite_are_not_exported(
     target: str, make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
 ) -> None:
     checkpoint = make_checkpoint()
-    weights = {name: weight.clone() for name, weight in checkpoint.weights.items()}
+    weights = {name: weight.copy() for name, weight in checkpoint.weights.items()}
     weights["encoder.0.feed_forward.inner.bias"][3] = math.inf
     save_checkpoint(tmp_path / "a.pt", replace(checkpoint, weights=weights, ema=checkpoint.weights))
     to = ("--to", target, "--output", tmp_path / "exported")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands import Run
 
-from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.conversion import lexical
 from nmtkit.conversion.lexical import learn_shortlist
 from nmtkit.data.corpus import Dataset
@@ -17,6 +17,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.text.vocabulary import EOS
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
@@ -40,7 +41,9 @@ def folder(run_command: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
         encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, heads=2, share_embeddings="none"
     )
     model = Transformer(config, len(dataset.source.vocab), len(dataset.target.vocab))
-    checkpoint = Checkpoint(config, collect_weights(model), "en", "de", dataset.source, dataset.target, {"update": 1})
+    checkpoint = Checkpoint(
+        config, as_arrays(collect_weights(model)), "en", "de", dataset.source, dataset.target, {"update": 1}
+    )
     save_checkpoint(folder / "model.pt", checkpoint)
     return folder
 

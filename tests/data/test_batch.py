@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nmtkit.data.batch import Batch, collate, pad
+from nmtkit.data.batch import Batch, collate
 from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.corpus import Split
 from nmtkit.data.lines import LineNumbers
+from nmtkit.data.padding import pad
 from nmtkit.data.sentences import Sentences
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 

@@ -155,17 +155,12 @@ def test_a_newer_version_is_refused(dataset: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        *(("source_language", "../en"), ("tokenizer", "bpe"), ("splits", [{"name": "train"}]), ("splits", None)),
-        ("source_language", "x" * 9999),
-    ],
-    ids=lambda value: str(value)[:20],
+    [("source_language", "../en"), ("tokenizer", "bpe"), ("splits", [{"name": "train"}]), ("splits", None)],
 )
 def test_a_description_with_a_wrong_value_is_refused(dataset: Path, key: str, value: object) -> None:
     rewrite(dataset, lambda description: description.update({key: value}))
-    with pytest.raises(UserError, match=r"dataset\.json: damaged .*; run nmt-preprocess again") as error:
+    with pytest.raises(UserError, match=r"dataset\.json: damaged .*; run nmt-preprocess again"):
         Dataset.open(dataset)
-    assert len(str(error.value)) < 600 + len(str(dataset))
 
 
 def test_a_split_outside_the_folder_is_refused(dataset: Path) -> None:

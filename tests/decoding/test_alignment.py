@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from commands import Run
-from prefix_models import with_lengths
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.data.padding import pad
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.forced import with_attention
 from nmtkit.decoding.search import Hypothesis, search
@@ -24,7 +23,7 @@ from nmtkit.serving.source_words import source_words
 from nmtkit.text.moses_bpe import respaced
 from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
-from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 
 MakeCheckpoint = Callable[..., Checkpoint]
 ENGINE = EngineConfig(device="cpu", precision="fp32")
@@ -32,23 +31,19 @@ LINES = ["the dog runs on the street", "", "a cat", "die katze läuft"]
 
 
 @pytest.mark.parametrize(("layer", "number"), [(None, 1), (1, 0), (3, 2)])
-@torch.inference_mode()
 def test_attention_is_the_mean_over_the_heads_of_a_layer(
     layer: int | None, number: int, make_checkpoint: MakeCheckpoint
 ) -> None:
     models = [torch_backend(make_checkpoint(seed, decoder_layers=3).build_model()) for seed in (1, 2)]
     rows = [[7, 8, 9, EOS], [5, EOS]]
-    src = torch.tensor([row + [PAD] * (4 - len(row)) for row in rows])
-    found = search(Ensemble(models), *with_lengths(src), SearchConfig(beam=2, nbest=2, max_len_b=3))
+    found = search(Ensemble(models), *pad(rows), SearchConfig(beam=2, nbest=2, max_len_b=3))
     for row, nbest in zip(rows, with_attention(Ensemble(models), rows, found, layer), strict=True):
         for hypothesis in nbest:
-            tgt_in = torch.tensor([[BOS, *hypothesis.ids]])
-            own = [
-                model.attention(*with_lengths(torch.tensor([row])), tgt_in).cross[number][0].mean(0) for model in models
-            ]
+            tgt_in, _ = pad([[BOS, *hypothesis.ids]])
+            own = [model.attention(*pad([row]), tgt_in).cross[number][0].mean(0) for model in models]
             assert hypothesis.attention is not None
             assert hypothesis.attention.shape == (len(hypothesis.ids) + 1, len(row))
-            assert np.allclose(hypothesis.attention, torch.stack(own).mean(0), atol=1e-5)
+            assert np.allclose(hypothesis.attention, np.mean(own, 0), atol=1e-5)
             assert np.allclose(hypothesis.attention.sum(1), 1.0, atol=1e-5)
 
 

@@ -11,15 +11,17 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.data.batch import pad
+from nmtkit.data.padding import pad
 from nmtkit.decoding import fixed_search as module
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.fixed_search import fixed_search, serves
+from nmtkit.decoding.engine import can_be_fixed
+from nmtkit.decoding.fixed_search import fixed_search
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.protocol import InferenceModel
+from nmtkit.inference.torch_backend import fixed_model
 from nmtkit.inference.torch_inference import log_sum_exp
 from nmtkit.text.vocabulary import EOS
 
@@ -49,7 +51,9 @@ def both(
     model: InferenceModel, rows: list[list[int]], config: SearchConfig, banned: Sequence[tuple[int, ...]] = BANNED
 ) -> tuple[list[list[Hypothesis]], list[list[Hypothesis]]]:
     src, lengths = pad(rows)
-    return fixed_search(model, src, lengths, config, banned), search(model, src, lengths, config, banned=banned)
+    return fixed_search(fixed_model(model), src, lengths, config, banned), search(
+        model, src, lengths, config, banned=banned
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -86,7 +90,7 @@ def test_outputs_are_the_same_while_sentences_leave_the_batch(
     generator = torch.Generator().manual_seed(2)
     rows = [[*torch.randint(4, 50, (n,), generator=generator).tolist(), EOS] for n in range(2, 26)]
     model: Any = torch_backend(make_checkpoint().build_model())
-    model.logits = without_end(model.logits)
+    model.model.logits = without_end(model.model.logits)
     found, expected = both(model, rows, SearchConfig(beam=beam, max_len_b=2))
     assert_same(found, expected)
     assert len({len(nbest[0].ids) for nbest in expected}) > 10
@@ -105,18 +109,18 @@ def test_every_backend_of_torch_searches_with_fixed_shapes(arch: str, make_check
 
 
 def test_only_searches_without_rules_of_a_hypothesis_have_fixed_shapes() -> None:
-    assert serves(GPU, SearchConfig(beam=4, min_len=3), [Constraints()], [(7,)])
-    assert not serves(torch.device("cpu"), SearchConfig(), [], [])
-    assert not serves(GPU, SearchConfig(), [], [(7, 8)])
+    assert can_be_fixed("cuda:0", SearchConfig(beam=4, min_len=3), [Constraints()], [(7,)])
+    assert not can_be_fixed("cpu", SearchConfig(), [], [])
+    assert not can_be_fixed("cuda:0", SearchConfig(), [], [(7, 8)])
     for constraint in (Constraints(prefix=(5,)), Constraints(terms=((5, 6),))):
-        assert not serves(GPU, SearchConfig(), [Constraints(), constraint], [])
+        assert not can_be_fixed("cuda:0", SearchConfig(), [Constraints(), constraint], [])
     for other in (
         {"nbest": 2, "beam": 2},
         {"sampling": True, "beam": 1},
         {"beam": 4, "diverse_groups": 2},
         {"no_repeat_ngram": 2},
     ):
-        assert not serves(GPU, SearchConfig(**other), [], []), other  # type: ignore[arg-type]
+        assert not can_be_fixed("cuda:0", SearchConfig(**other), [], []), other  # type: ignore[arg-type]
 
 
 def test_the_host_waits_neither_in_a_step_nor_for_the_end_of_the_search(
@@ -128,7 +132,7 @@ def test_the_host_waits_neither_in_a_step_nor_for_the_end_of_the_search(
     advance = module._FixedBeam.advance
     with fake_gpu(monkeypatch) as gpu:
         model: Any = torch_backend(checkpoint.build_model().to(GPU))
-        model.model.target_positions(0, 100)  # a table that grows
+        model.model.model.target_positions(0, 100)  # a table that grows
 
         def watched(*arguments: Any) -> None:
             gpu.waits.clear()
@@ -136,8 +140,7 @@ def test_the_host_waits_neither_in_a_step_nor_for_the_end_of_the_search(
             waits.extend(gpu.waits)
 
         monkeypatch.setattr(module._FixedBeam, "advance", watched)
-        src, lengths = (tensor.to(GPU) for tensor in pad(ROWS))
-        found = fixed_search(model, src, lengths, config, BANNED)
+        found = fixed_search(fixed_model(model), *pad(ROWS), config, BANNED)
         assert not [name for name in waits if name != "torch.tensor"]
         assert waits.count("torch.tensor") <= 2  # the forbidden tokens, until the shortest length and after it
     monkeypatch.undo()
@@ -158,8 +161,8 @@ def test_the_best_of_a_step_on_a_gpu_are_those_of_its_log_probabilities(
 ) -> None:
     checkpoint = make_checkpoint()
     with fake_gpu(monkeypatch):
-        model = torch_backend(checkpoint.build_model().to(GPU))
-        src, lengths = (tensor.to(GPU) for tensor in pad(ROWS))
+        model = fixed_model(torch_backend(checkpoint.build_model().to(GPU)))
+        src, lengths = (torch.from_numpy(each).to(GPU) for each in pad(ROWS))
         memory = model.encode(src, lengths)
         tokens = torch.full((len(ROWS),), 9, device=GPU)
         log_probs = model.step(tokens, model.start(memory)).clone()

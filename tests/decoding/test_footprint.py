@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from allocations import peak_memory
 from commands import Run, Train
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.data.padding import pad
 from nmtkit.decoding import footprint, search
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
+from nmtkit.inference.arrays import Ints
+from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS
@@ -50,13 +51,13 @@ CASES: dict[str, tuple[SearchConfig, list[Constraints]]] = {
 def test_the_estimate_is_above_the_memory_allocated_by_torch_but_below_6_times_that(name: str, members: int) -> None:
     config, constraints = CASES[name]
     size = TransformerConfig(encoder_layers=1, decoder_layers=2, d_model=32, d_ff=32, heads=2)
-    models = [TorchTransformer(Transformer(size, 600, 600).eval()) for _ in range(members)]
+    models = [torch_backend(Transformer(size, 600, 600).eval()) for _ in range(members)]
     model = Ensemble(models) if members > 1 else models[0]
-    src = torch.tensor([[7] * 9 + [EOS]])
+    src, lengths = pad([[7] * 9 + [EOS]])
     gc.collect()
 
     def work() -> None:
-        search.search(model, src, torch.tensor([10]), config, constraints=constraints)
+        search.search(model, src, lengths, config, constraints=constraints)
 
     peak = peak_memory(work)
     assert peak < search_bytes(model, config, 10, constraints) < 6 * peak
@@ -88,8 +89,8 @@ def test_a_search_that_exceeds_the_memory_is_refused_before_the_input_is_read(
 
 def test_free_memory_is_divided_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     with_free(monkeypatch, 1000)
-    assert missing_memory(300, torch.device("cpu"), processes=4) == 250
-    assert missing_memory(250, torch.device("cpu"), processes=4) is None
+    assert missing_memory(300, "cpu", processes=4) == 250
+    assert missing_memory(250, "cpu", processes=4) is None
 
 
 def test_a_batch_that_exceeds_the_memory_is_halved(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +98,7 @@ def test_a_batch_that_exceeds_the_memory_is_halved(translator: Translator, monke
     expected = list(translator.stream(lines, config))
     rows: list[int] = []
 
-    def counted(model: Any, src: torch.Tensor, *arguments: Any) -> Any:
+    def counted(model: Any, src: Ints, *arguments: Any) -> Any:
         rows.append(len(src))
         return search.search(model, src, *arguments)
 

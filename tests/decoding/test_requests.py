@@ -6,13 +6,12 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import torch
 from hypothesis import strategies as st
 from log_messages import without_cut_outputs
-from prefix_models import with_lengths
 
 from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.data.padding import pad
 from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.requests import Glossary, RequestFiles
@@ -52,8 +51,7 @@ def test_scoring_outputs_of_a_search_gives_their_search_scores(
         SearchConfig(nbest=4, length_penalty_form=form, max_len_b=5),
     )
     rows = [[7, 8, 9, 10, EOS], [5, EOS], [20, 21, EOS]]
-    src = torch.tensor([row + [0] * (5 - len(row)) for row in rows])
-    found = search(model, *with_lengths(src), config)
+    found = search(model, *pad(rows), config)
     pairs = [(row, hypothesis) for row, nbest in zip(rows, found, strict=True) for hypothesis in nbest]
     scored = score(model, [row for row, _ in pairs], [own.ids for _, own in pairs], config)
     for (_, own), given in zip(pairs, scored, strict=True):

@@ -50,10 +50,6 @@ def test_a_search_with_rules_finds_the_same_as_a_plain_search(name: str, alpha: 
             assert [h.score for h in found[sentence]] == pytest.approx([s for s, _ in expected], rel=1e-5)
 
 
-def test_a_term_that_is_required_twice_is_counted_once() -> None:
-    assert Constraints((A,), ((B, C), (A,), (B, C))).required_tokens == 4
-
-
 def test_the_length_limit_overrides_the_minimum_length() -> None:
     found = search(RandomModel(1), *source(2), SearchConfig(beam=2, max_len_a=0, max_len_b=3, min_len=50))
     assert len(found[0][0].ids) == 3

@@ -4,13 +4,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-import torch
-from prefix_models import A, B, C, Prefix, RandomModel, ScriptedModel, ids_of, score, source, with_lengths
+from prefix_models import A, B, C, Prefix, RandomModel, ScriptedModel, ids_of, score, source
 
+from nmtkit.data.padding import pad
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
-from nmtkit.text.vocabulary import EOS, PAD, UNK
+from nmtkit.text.vocabulary import EOS, UNK
 
 # Sampling --------------------------------------------------------------------------------------------------------
 
@@ -72,15 +72,15 @@ class SameForAll(RandomModel):
 
 def test_a_sentence_gets_the_same_samples_in_any_batch() -> None:
     rows = [[A, B, EOS], [C, EOS], [A, A, A, A, EOS], [B, C, EOS]]
-    padded = torch.tensor([row + [PAD] * (5 - len(row)) for row in rows])
+    padded, lengths = pad(rows)
     config = SearchConfig(sampling=True, nbest=3, seed=7, max_len_b=4)
-    together = search(SameForAll(1), *with_lengths(padded), config)
+    together = search(SameForAll(1), padded, lengths, config)
     for row, found in zip(rows, together, strict=True):
-        assert search(SameForAll(1), *with_lengths(torch.tensor([row])), config) == [found]
-    assert search(SameForAll(1), *with_lengths(padded.flip(0)), config) == together[::-1]
+        assert search(SameForAll(1), *pad([row]), config) == [found]
+    assert search(SameForAll(1), padded[::-1], lengths[::-1], config) == together[::-1]
     assert len({tuple(ids_of(found)) for found in together}) == 4
     other = SearchConfig(sampling=True, nbest=3, seed=8, max_len_b=4)
-    assert search(SameForAll(1), *with_lengths(padded), other) != together
+    assert search(SameForAll(1), padded, lengths, other) != together
 
 
 def test_the_rules_hold_for_samples() -> None:

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 from log_messages import without_cut_outputs
@@ -26,7 +27,9 @@ from nmtkit.decoding.engine import WorkersNotStartedError
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
+from nmtkit.inference.arrays import Ints
 from nmtkit.machine import native_build
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
@@ -155,7 +158,7 @@ def test_a_batch_too_large_for_the_memory_is_halved(
     expected = texts(translator, LINES * 3)
     sizes: list[int] = []
 
-    def limited(model: Any, src: torch.Tensor, *arguments: Any) -> list[list[Hypothesis]]:
+    def limited(model: Any, src: Ints, *arguments: Any) -> list[list[Hypothesis]]:
         sizes.append(len(src))
         if len(src) > most:
             raise error
@@ -184,22 +187,22 @@ def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: 
 
 
 @pytest.mark.parametrize("longer", [True, False])
-def test_alignments_by_a_checkpoint_that_was_overwritten_are_refused(
+def test_the_attention_of_a_checkpoint_that_was_overwritten_is_refused(
     longer: bool, tiny_checkpoint: Path, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
-    """The model that computes them is made when they are first asked for, from a memory map of the file."""
+    """The model that computes it is made when it is first asked for, from a memory map of the file."""
     path, other = tmp_path / "model.pt", tmp_path / "other.pt"
     shutil.copy(tiny_checkpoint, path)
     save_checkpoint(other, make_checkpoint(2, **({"decoder_layers": 3} if longer else {"d_ff": 8})))
-    config = SearchConfig(alignment=True, max_len_b=3)
     kept, asked = (Translator.from_checkpoint(path, device="cpu", precision="fp32") for _ in range(2))
-    expected = [translation.candidates for translation in asked.stream(LINES, config)]
+    texts_before, (expected, *_) = texts(kept, LINES), asked.attention(LINES, max_len_b=3)
     shutil.copyfile(other, path)  # in place, as by cp
-    assert [translation.candidates for translation in asked.stream(LINES, config)] == expected
-    assert len(texts(kept, LINES)) == len(LINES)
-    if native_build.available("fp32"):
+    (again, *_) = asked.attention(LINES, max_len_b=3)
+    assert np.array_equal(again.cross, expected.cross)
+    assert texts(kept, LINES) == texts_before
+    if native_build.available(NumberFormat.FP32):
         with pytest.raises(RunError, match=rf"{path} was overwritten after it was loaded: run again"):
-            list(kept.stream(LINES, config))
+            kept.attention(LINES, max_len_b=3)
 
 
 def test_workers_keep_the_model_that_was_loaded_when_its_file_is_replaced_or_removed(
@@ -296,7 +299,7 @@ def test_pre_segmented_text_is_translated(make_checkpoint: Callable[..., Checkpo
 
 def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
     checkpoint = make_checkpoint()
-    checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
+    checkpoint.weights = {name: np.full_like(tensor, np.nan) for name, tensor in checkpoint.weights.items()}
     translator = Translator.of([checkpoint], EngineConfig(device="cpu"))
     with pytest.raises(RunError, match="probabilities of the model are not finite"):
         translator.translate(["a dog"])

@@ -20,12 +20,14 @@ from pages import GUIDES
 from patience import PATIENCE
 from repository import BIN, ROOT
 
-from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.cli.serve import main as serve
 from nmtkit.data.corpus import Dataset
 from nmtkit.machine.native_build import available
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.model.weights import as_arrays, collect_weights
 
 # Lines that do not run, by a part of them, and why. Lines with int8 need the compiled search.
 NOT_RUN = {
@@ -84,7 +86,7 @@ def untrained(dataset: Path) -> Checkpoint:
     data = Dataset.open(dataset)
     config = TransformerConfig(encoder_layers=1, decoder_layers=3, d_model=16, d_ff=24, heads=2)
     model = Transformer(config, len(data.source.vocab), len(data.target.vocab))
-    return Checkpoint(config, collect_weights(model), "en", "de", data.source, data.target, {})
+    return Checkpoint(config, as_arrays(collect_weights(model)), "en", "de", data.source, data.target, {})
 
 
 def write_inputs(folder: Path) -> None:
@@ -109,7 +111,7 @@ def blocks(guide: str, language: str) -> str:
 def script_of(guide: str) -> str:
     """The commands of a guide that run here, then its Python code."""
     lines = re.sub(r"\\\n\s*", "", blocks(guide, "bash")).splitlines()
-    left_out = [*NOT_RUN, *([] if available("int8") else ["int8"])]
+    left_out = [*NOT_RUN, *([] if available(NumberFormat.INT8) else ["int8"])]
     kept = [line for line in lines if not any(part in line for part in left_out)]
     assert kept
     return "\n".join([PRELUDE, *kept, f"python -c {shlex.quote(blocks(guide, 'python'))}", "stop_server"])

@@ -259,12 +259,6 @@ def test_an_interrupted_download_is_resumed(share: float, tmp_path: Path) -> Non
     assert (done.returncode, (tmp_path / "file").read_bytes()) == (0, content), done.stderr
 
 
-def test_what_a_broken_download_has_got_is_kept_for_the_next_run(tmp_path: Path) -> None:
-    (part := tmp_path / "file.part").write_bytes(b"some")
-    done = fetch(tmp_path / "gone", tmp_path / "file", b"something")
-    assert (done.returncode, "to resume it, run the same" in done.stderr, part.read_bytes()) == (1, True, b"some")
-
-
 @pytest.mark.parametrize("damage", [b"short", b"of one size, but different"])
 def test_a_download_of_different_content_is_refused_and_not_kept(damage: bytes, tmp_path: Path) -> None:
     (tmp_path / "server").write_bytes(damage)

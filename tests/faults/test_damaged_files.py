@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from commands import TINY, Run, Train
@@ -34,8 +35,8 @@ def newer(path: Path) -> None:
 
 def not_finite(path: Path) -> None:
     checkpoint = load_checkpoint(path)
-    weights = {name: weight.clone() for name, weight in checkpoint.weights.items()}
-    next(iter(weights.values())).view(-1)[5] = float("nan")
+    weights = {name: weight.copy() for name, weight in checkpoint.weights.items()}
+    next(iter(weights.values())).ravel()[5] = float("nan")
     save_checkpoint(path, replace(checkpoint, weights=weights, progress={**checkpoint.progress}))
 
 
@@ -95,7 +96,7 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_it_used(
         warnings = [line for line in said.splitlines() if "checkpoint_4.pt" in line]
         assert [("warning: " in line) for line in warnings] == [True, True] * (folder == run)
     ours, theirs = tensors(run), tensors(straight)
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    assert all(np.array_equal(tensor, theirs[name]) for name, tensor in ours.items())
     assert (run / "checkpoint_4.pt.unusable").exists()
     assert updates(run) == [2, 4, 6]
 

@@ -15,7 +15,7 @@ COMMANDS = ["nmt-preprocess", "nmt-average", "nmt-export", "nmt-generate", "nmt-
 def check(command: str, words: list[object], faulty: Faulty, result: Path, **limit: int) -> None:
     """Run a command without room for its result, and again with room."""
     before = contents(result) if result.exists() else None
-    failed = faulty(command, *words, input=4 * TEXT, **limit)
+    failed = faulty(command, *words, input=TEXT, **limit)
     assert failed.code == 1, failed.output
     assert "Traceback" not in failed.output
     assert f"{command}: cannot write {result}" in failed.last_line

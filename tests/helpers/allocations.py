@@ -1,5 +1,6 @@
-"""The memory that torch's operators take on a CPU."""
+"""The memory that torch's operators and Python take on a CPU."""
 
+import tracemalloc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,15 @@ from torch.utils._pytree import tree_leaves
 
 
 def peak_memory(work: Callable[[], None]) -> int:
-    """The peak of the bytes in tensors that `work` makes."""
+    """The peak of the bytes in tensors that `work` makes, and the peak of those in arrays and objects of Python."""
     allocations = _Allocations()
-    with allocations:
-        work()
-    return allocations.peak
+    tracemalloc.start()
+    try:
+        with allocations:
+            work()
+        return allocations.peak + tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -30,5 +30,5 @@ def contents(path: Path) -> dict[str, bytes]:
     found = {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
     for name in found:
         if name.startswith("checkpoint_"):
-            found[name] = b"".join(tensor.numpy().tobytes() for tensor in load_checkpoint(path / name).weights.values())
+            found[name] = b"".join(weight.tobytes() for weight in load_checkpoint(path / name).weights.values())
     return {name: content for name, content in found.items() if name not in ("metrics.jsonl", "options.json")}

@@ -4,11 +4,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.inference.arrays import Floats, Ints
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 
@@ -22,7 +24,7 @@ class PrefixState:
     def __init__(self, sentences: list[int]) -> None:
         self.rows: list[tuple[int, Prefix]] = [(sentence, ()) for sentence in sentences]
 
-    def reorder(self, origins: Tensor) -> None:
+    def reorder(self, origins: Ints) -> None:
         self.rows = [self.rows[origin] for origin in origins.tolist()]
         runs = [sentence for sentence, _ in itertools.groupby(sentence for sentence, _ in self.rows)]
         assert len(runs) == len(set(runs)), "rows of a sentence are contiguous"
@@ -32,25 +34,25 @@ class PrefixModel(InferenceModel):
     """A model whose log-probabilities are a function of sentence and prefix, `log_probs`: -inf for PAD and BOS."""
 
     size = vocabulary_size = 7
-    device, precision = torch.device("cpu"), "fp32"
+    device, precision = "cpu", "fp32"
     steps = 0
 
     def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
         raise NotImplementedError
 
-    def encode(self, src: Tensor, lengths: Tensor) -> list[int]:
-        return list(range(src.size(0)))
+    def encode(self, src: Ints, lengths: Ints) -> list[int]:
+        return list(range(len(src)))
 
     def start(self, memory: list[int]) -> PrefixState:
         return PrefixState(memory)
 
-    def step(self, tokens: Tensor, state: PrefixState) -> Tensor:
+    def step(self, tokens: Ints, state: PrefixState) -> Floats:
         self.steps += 1
         state.rows = [
             (sentence, (*prefix, token)) for (sentence, prefix), token in zip(state.rows, tokens.tolist(), strict=True)
         ]
         assert all(prefix[0] == BOS for _, prefix in state.rows)
-        return torch.tensor([self.log_probs(sentence, prefix[1:]) for sentence, prefix in state.rows])
+        return np.array([self.log_probs(sentence, prefix[1:]) for sentence, prefix in state.rows], np.float32)
 
     def state_bytes(self, tokens: int) -> int:
         return 8 * tokens
@@ -86,10 +88,11 @@ class RandomModel(PrefixModel):
         return self.known[key]
 
 
-def source(*lengths: int) -> tuple[Tensor, Tensor]:
+def source(*lengths: int) -> tuple[Ints, Ints]:
     """Sentences (B, S) with the given numbers of tokens before EOS, and their lengths (B,) with EOS."""
     rows = [[A] * length + [EOS] + [PAD] * (max(lengths) - length) for length in lengths]
-    return with_lengths(torch.tensor(rows))
+    src = np.array(rows)
+    return src, (src != PAD).sum(1)
 
 
 def with_lengths(src: Tensor) -> tuple[Tensor, Tensor]:

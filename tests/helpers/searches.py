@@ -1,11 +1,10 @@
 """Sentences, ways to search their translations, and the comparison of what two devices find."""
 
 import pytest
-import torch
-from torch import Tensor
 
-from nmtkit.data.batch import pad
+from nmtkit.data.padding import pad
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.inference.arrays import Ints
 from nmtkit.text.vocabulary import EOS
 
 ROWS = [[5, 9, 7, 30, EOS], [12, EOS], [40, 8, 8, 21, 17, 6, EOS]]
@@ -25,7 +24,6 @@ def close(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) -> bool:
     return ids[0] == ids[1] and scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
-def on(device: torch.device) -> tuple[Tensor, Tensor]:
+def padded() -> tuple[Ints, Ints]:
     """The sentences, and their lengths."""
-    src, lengths = pad(ROWS)
-    return src.to(device), lengths.to(device)
+    return pad(ROWS)

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor
-
+from nmtkit.inference.arrays import Floats, Ints
 from nmtkit.inference.protocol import InferenceModel
 
 
@@ -13,13 +12,13 @@ class StepByStep(InferenceModel):
     def __init__(self, model: InferenceModel) -> None:
         self.model, self.device = model, model.device
 
-    def encode(self, src: Tensor, lengths: Tensor) -> Any:
+    def encode(self, src: Ints, lengths: Ints) -> Any:
         return self.model.encode(src, lengths)
 
     def start(self, memory: Any) -> Any:
         return self.model.start(memory)
 
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
+    def step(self, tokens: Ints, state: Any) -> Floats:
         return self.model.step(tokens, state)
 
     def state_bytes(self, tokens: int) -> int:

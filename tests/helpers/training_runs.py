@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from commands import TINY
 from patience import PATIENCE
 from repository import BIN
-from torch import Tensor
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint
+from nmtkit.checkpoint import Checkpoint, Weights, load_checkpoint, load_training_checkpoint
 from nmtkit.storage.run_files import list_checkpoints
 
 Result = subprocess.CompletedProcess[bytes]
@@ -32,7 +31,7 @@ def refused(result: Result, *words: str) -> None:
         assert word in line
 
 
-def tensors(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
+def tensors(folder: Path, name: str = "checkpoint_last.pt") -> Weights:
     """All weights and the optimizer state of a checkpoint."""
     checkpoint = load_training_checkpoint(folder / name)
     return checkpoint.weights | {f"optimizer.{key}": tensor for key, tensor in (checkpoint.optimizer or {}).items()}
@@ -45,7 +44,7 @@ def assert_same_end(first: Path, second: Path) -> None:
     """
     ours, theirs = tensors(first), tensors(second)
     assert ours.keys() == theirs.keys()
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    assert all(np.array_equal(tensor, theirs[name]) for name, tensor in ours.items())
     progress, other = (load_checkpoint(folder / "checkpoint_last.pt").progress for folder in (first, second))
     for each in (progress, other):
         for name in ("seconds", "waiting"):
@@ -104,8 +103,8 @@ def assert_near(first: Path, second: Path) -> None:
     The relative difference is 1e-7 for gradients, and 1e-4 for the weights after 50 updates; ten times that is allowed.
     """
     ours, theirs = last(first).weights, last(second).weights
-    distance = math.sqrt(sum(float((ours[name] - theirs[name]).square().sum()) for name in ours))
-    length = math.sqrt(sum(float(tensor.square().sum()) for tensor in ours.values()))
+    distance = math.sqrt(sum(float(np.square(ours[name] - theirs[name]).sum()) for name in ours))
+    length = math.sqrt(sum(float(np.square(weight).sum()) for weight in ours.values()))
     assert distance < 1e-3 * length
 
 

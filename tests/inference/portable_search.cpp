@@ -30,11 +30,11 @@ const float* read_vector() {
   return vectors.back().data();
 }
 
-const Matrix* read_matrix(bool int8) {
+const Matrix* read_matrix(NumberFormat format) {
   const auto shape = read<int64_t>();
   const auto weight = read<float>(), bias = read<float>();
   matrices.push_back(std::make_unique<Matrix>(weight.data(), bias.empty() ? nullptr : bias.data(),
-                                              static_cast<int>(shape[0]), static_cast<int>(shape[1]), int8));
+                                              static_cast<int>(shape[0]), static_cast<int>(shape[1]), format));
   return matrices.back().get();
 }
 
@@ -51,22 +51,22 @@ std::unique_ptr<Model> read_model() {
   model->d_k = static_cast<int>(sizes[2]);
   model->d_v = static_cast<int>(sizes[3]);
   model->pre_norm = sizes[4] != 0;
-  const bool int8 = sizes[5] != 0;
+  const NumberFormat format = sizes[5] ? NumberFormat::kInt8 : NumberFormat::kFp32;
   model->activation = static_cast<Activation>(sizes[8]);
   model->source_embedding = read_vector();
   model->target_embedding = read_vector();
   for (int64_t l = 0; l < sizes[6]; ++l) {
-    const SelfAttention self_attention{read_matrix(int8), read_matrix(int8)};
-    const FeedForward feed_forward{read_matrix(int8), read_matrix(int8)};
+    const SelfAttention self_attention{read_matrix(format), read_matrix(format)};
+    const FeedForward feed_forward{read_matrix(format), read_matrix(format)};
     model->encoder.push_back({self_attention, feed_forward, {read_norm(), read_norm()}});
   }
   for (int64_t l = 0; l < sizes[7]; ++l) {
-    const SelfAttention self_attention{read_matrix(int8), read_matrix(int8)};
-    const CrossAttention cross_attention{read_matrix(int8), read_matrix(int8), read_matrix(int8)};
-    const FeedForward feed_forward{read_matrix(int8), read_matrix(int8)};
+    const SelfAttention self_attention{read_matrix(format), read_matrix(format)};
+    const CrossAttention cross_attention{read_matrix(format), read_matrix(format), read_matrix(format)};
+    const FeedForward feed_forward{read_matrix(format), read_matrix(format)};
     model->decoder.push_back({self_attention, cross_attention, feed_forward, {read_norm(), read_norm(), read_norm()}});
   }
-  model->output = read_matrix(int8);
+  model->output = read_matrix(format);
   if (model->pre_norm) {
     model->encoder_norm = read_norm();
     model->decoder_norm = read_norm();

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from in_tensors import InTensors, native, search
 from prefix_models import ScriptedModel, source, with_lengths
 from small_transformers import make, sentences, variants
 from step_by_step import StepByStep
@@ -13,18 +14,20 @@ from torch.testing import assert_close
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score, with_attention
-from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.decoding.search import Hypothesis
 from nmtkit.errors import UserError
 from nmtkit.inference import torch_inference, torch_transformer
+from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.machine import native_build
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS, PAD
 
-compiled = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
+compiled = pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the search is not compiled")
 CONFIG = SearchConfig(beam=3, nbest=3, max_len_b=6)
 BACKENDS = [pytest.param("native", marks=compiled), "defaults", "ensemble of one"]
 
@@ -39,9 +42,9 @@ def transformer(**changes: Any) -> Transformer:
 
 
 def backend(name: str, model: Transformer) -> InferenceModel:
-    plain = TorchTransformer(model)
+    plain = torch_backend(model)
     if name == "native":
-        return NativeTransformer(model, "fp32", lambda: plain)
+        return native(model, "fp32", lambda: plain)
     return StepByStep(plain) if name == "defaults" else Ensemble([plain])
 
 
@@ -61,9 +64,9 @@ def ids(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
 @pytest.mark.parametrize("name", BACKENDS)
 def test_every_backend_finds_the_same_outputs(name: str, changes: dict[str, Any]) -> None:
     model = transformer(**changes)
-    if name == "native" and not NativeTransformer.supports(model, "fp32"):
+    if name == "native" and not NativeTransformer.supports(model.config, NumberFormat.FP32):
         pytest.skip("the compiled search has no attention windows")
-    expected = search(TorchTransformer(model), *batch(), CONFIG)
+    expected = search(torch_backend(model), *batch(), CONFIG)
     found = search(backend(name, model), *batch(), CONFIG)
     assert ids(found) == ids(expected)
     assert numbers(found) == pytest.approx(numbers(expected), rel=2e-5, abs=2e-5)  # rounding in both
@@ -72,7 +75,7 @@ def test_every_backend_finds_the_same_outputs(name: str, changes: dict[str, Any]
 @pytest.mark.parametrize("name", [*BACKENDS, "torch"])
 def test_scoring_gives_the_scores_of_the_search(name: str) -> None:
     model = transformer()
-    scoring = TorchTransformer(model) if name == "torch" else backend(name, model)
+    scoring = torch_backend(model) if name == "torch" else backend(name, model)
     found = search(scoring, *batch(), CONFIG)
     pairs = [(row[:length].tolist(), one) for row, length, nbest in zip(*batch(), found, strict=True) for one in nbest]
     scored = score(scoring, [row for row, _ in pairs], [one.ids for _, one in pairs], CONFIG)
@@ -86,11 +89,11 @@ def test_scoring_gives_the_scores_of_the_search(name: str) -> None:
 @pytest.mark.parametrize("parts", [torch_inference._SCORED, 10])
 def test_scoring_in_one_pass_equals_scoring_step_by_step(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_inference, "_SCORED", parts)
-    plain, tgt = TorchTransformer(transformer()), sentences(4, 6, 1, 3, 5, seed=2)
+    plain, tgt = torch_backend(transformer()), sentences(4, 6, 1, 3, 5, seed=2)
     lengths = with_lengths(tgt)[1]
     real = tgt != PAD
-    by_steps = StepByStep(plain).score(*batch(), tgt, lengths)
-    assert_close(plain.score(*batch(), tgt, lengths)[real], by_steps[real], rtol=1e-5, atol=1e-5)
+    by_steps = InTensors(StepByStep(plain)).score(*batch(), tgt, lengths)
+    assert_close(InTensors(plain).score(*batch(), tgt, lengths)[real], by_steps[real], rtol=1e-5, atol=1e-5)
 
 
 @torch.inference_mode()
@@ -106,14 +109,14 @@ def test_encoding_in_parts_equals_encoding_together(monkeypatch: pytest.MonkeyPa
 
 @compiled
 @torch.inference_mode()
-def test_a_compiled_model_gets_attention_from_a_torch_model_created_on_first_use() -> None:
+def test_a_compiled_model_gets_the_attention_of_all_heads_from_a_torch_model_created_on_first_use() -> None:
     model, made = transformer(), list[InferenceModel]()
 
     def reference() -> InferenceModel:
-        made.append(TorchTransformer(model))
+        made.append(torch_backend(model))
         return made[-1]
 
-    fast, plain = NativeTransformer(model, "fp32", reference), TorchTransformer(model)
+    fast, plain = native(model, "fp32", reference), torch_backend(model)
     rows = [row[:length].tolist() for row, length in zip(*batch(), strict=True)]
     found = search(fast, *batch(), CONFIG)
     assert made == []
@@ -121,15 +124,17 @@ def test_a_compiled_model_gets_attention_from_a_torch_model_created_on_first_use
     for _ in range(2):
         for nbest, others in zip(with_attention(fast, rows, found, None), expected, strict=True):
             for one, other in zip(nbest, others, strict=True):
-                assert np.array_equal(one.attention, other.attention)  # type: ignore[arg-type]
+                assert one.attention == pytest.approx(other.attention, abs=1e-5)
     tgt_in = sentences(4, 4, 4, 4, 4)
-    assert_close(fast.attention(*batch(), tgt_in).encoder, plain.attention(*batch(), tgt_in).encoder)
+    assert made == []  # alignments are compiled, too
+    ours, theirs = (InTensors(each).attention(*batch(), tgt_in).encoder for each in (fast, plain))
+    assert_close(ours, theirs)
     assert len(made) == 1
 
 
 def test_attention_of_a_model_without_attention_is_refused() -> None:
     model = ScriptedModel({})
-    (src, lengths), tgt_in = source(2), torch.ones(1, 1, dtype=torch.long)
+    (src, lengths), tgt_in = source(2), np.ones((1, 1), np.int64)
     for ask in (
         lambda: model.attention(src, lengths, tgt_in),
         lambda: model.alignment(src, lengths, tgt_in, None),

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Run
+from in_tensors import InTensors, search
 from prefix_models import with_lengths
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.forced import score
-from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
@@ -28,7 +28,7 @@ LINES = ["the dog runs", "", "a cat", "die katze läuft"]
 @torch.inference_mode()
 def test_probabilities_are_averaged(make_checkpoint: MakeCheckpoint) -> None:
     models = [make_checkpoint(seed).build_model() for seed in (1, 2, 3)]
-    ensemble = Ensemble([torch_backend(model) for model in models])
+    ensemble = InTensors(Ensemble([torch_backend(model) for model in models]))
     src, tgt_in = torch.tensor([[7, 8, 9, EOS]]), torch.tensor([[BOS, 11, 12]])
     expected = torch.stack([model(*with_lengths(src), tgt_in).softmax(-1) for model in models]).mean(0)
     scores = ensemble.score(*with_lengths(src), torch.tensor([[11, 12, EOS]]), torch.tensor([3]))

@@ -2,7 +2,7 @@
 log-probabilities of the model itself, or a refusal that names the option."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_tensors import InTensors
 from prefix_models import with_lengths
 from step_by_step import StepByStep
 from torch import Tensor
@@ -22,8 +23,8 @@ from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
 from nmtkit.errors import UserError
 from nmtkit.inference.loading import load_model
 from nmtkit.inference.native_transformer import NativeTransformer
-from nmtkit.inference.protocol import shift_right
-from nmtkit.inference.torch_transformer import TorchTransformer
+from nmtkit.inference.torch_backend import TorchBackend
+from nmtkit.inference.torch_inference import shift_right
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS
@@ -62,7 +63,7 @@ def checkpoint(name: str, value: object, make_checkpoint: Make) -> Checkpoint:
     made = make_checkpoint(**({"max_positions": 60} | {name: value}))
     generator = torch.Generator().manual_seed(1)
     for weight in made.weights.values():
-        weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
+        weight += torch.randn(weight.shape, generator=generator).numpy() * 0.1
     return made
 
 
@@ -87,7 +88,7 @@ def by_the_model(checkpoint: Checkpoint) -> Tensor:
 def by_steps(checkpoint: Checkpoint, precision: str) -> Tensor:
     """The same, step by step as a search computes them."""
     tgt = batch(checkpoint)[2]
-    log_probs = StepByStep(load_model(checkpoint, "cpu", precision)).score(*batch(checkpoint))
+    log_probs: Tensor = InTensors(StepByStep(load_model(checkpoint, "cpu", precision))).score(*batch(checkpoint))
     return log_probs.masked_fill(tgt == PAD, 0.0)
 
 
@@ -174,10 +175,11 @@ class WithNewChoice(TransformerConfig):
 def test_a_new_option_or_a_new_choice_falls_back_to_torch_and_is_refused_in_int8(
     kind: type[TransformerConfig], named: str, make_checkpoint: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, size = make_checkpoint(), len(make_checkpoint().source.vocab)
-    model = Transformer(kind(encoder_layers=1, decoder_layers=1, d_model=16, heads=2), size, size)
+    made, config = make_checkpoint(), kind(encoder_layers=1, decoder_layers=1, d_model=16, heads=2)
+    made = replace(made, model_config=config)
+    model = Transformer(config, len(made.source.vocab), len(made.source.vocab))
     monkeypatch.setattr(Checkpoint, "build_model", lambda checkpoint, weights="auto": model)
-    assert not NativeTransformer.implements(model)
-    assert isinstance(load_model(made, "cpu", "fp32"), TorchTransformer)
+    assert not NativeTransformer.implements(config)
+    assert isinstance(load_model(made, "cpu", "fp32"), TorchBackend)
     with pytest.raises(UserError, match=named):
         load_model(made, "cpu", "int8")

@@ -11,13 +11,14 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
 from nmtkit.inference.loading import load_model, load_models
 from nmtkit.inference.native_transformer import NativeTransformer
-from nmtkit.inference.torch_transformer import TorchTransformer
+from nmtkit.inference.torch_backend import TorchBackend
 from nmtkit.machine import native_build
-from nmtkit.machine.precision import inference_precision
+from nmtkit.machine.device import inference_precision
+from nmtkit.machine.number_format import NumberFormat
 
 MakeCheckpoint = Callable[..., Checkpoint]
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-compiled = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
+CPU, CUDA = "cpu", "cuda"
+compiled = pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the search is not compiled")
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -42,7 +43,7 @@ def test_an_explicit_precision_is_used(name: str) -> None:
         ("int8", CUDA, "--precision int8 is for CPUs, not for cuda: use bf16 or fp16"),
     ],
 )
-def test_a_precision_that_the_device_does_not_support_is_refused(name: str, device: torch.device, message: str) -> None:
+def test_a_precision_that_the_device_does_not_support_is_refused(name: str, device: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         inference_precision(name, device)
 
@@ -64,7 +65,7 @@ def test_torch_searches_if_the_compiled_search_does_not_support_the_model(
     precision: str, window: int | None, make_checkpoint: MakeCheckpoint
 ) -> None:
     model = load_model(make_checkpoint(attention_window=window), "cpu", precision)
-    assert isinstance(model, TorchTransformer)
+    assert isinstance(model, TorchBackend)
     assert model.precision == precision
     assert model.faster_precision is None
 
@@ -74,7 +75,7 @@ def test_without_the_compiled_search_fp32_uses_torch_and_int8_is_refused(
 ) -> None:
     monkeypatch.setattr(native_build, "native", None)
     model = load_model(make_checkpoint(), "cpu", "auto")
-    assert isinstance(model, TorchTransformer)
+    assert isinstance(model, TorchBackend)
     assert model.precision == "fp32, not compiled"
     with pytest.raises(UserError, match="--precision int8 needs the compiled search: use fp32, or install nmtkit"):
         load_model(make_checkpoint(), "cpu", "int8")
@@ -89,7 +90,7 @@ def test_a_model_that_the_compiled_search_does_not_have_is_not_called_not_compil
 
 def test_the_portable_build_is_for_int8_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
-    assert [native_build.available(precision) for precision in ("fp32", "int8")] == [False, True]
+    assert [native_build.available(each) for each in (NumberFormat.FP32, NumberFormat.INT8)] == [False, True]
 
 
 @pytest.mark.parametrize(("cpu", "missing"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
@@ -105,5 +106,5 @@ def test_torch_searches_on_a_gpu(make_checkpoint: MakeCheckpoint, monkeypatch: p
     checkpoint = make_checkpoint()
     with fake_gpu(monkeypatch):
         model = load_model(checkpoint, "cuda", "auto")
-        assert isinstance(model, TorchTransformer)
-        assert (model.device.type, model.precision) == ("cuda", "fp32")
+        assert isinstance(model, TorchBackend)
+        assert (model.device, model.precision) == ("cuda:0", "fp32")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_tensors import InTensors, array, compiled, search, tensor, unwrapped
 from native_builds import BUILDS, use_build
 from prefix_models import with_lengths
 from torch import Tensor
@@ -14,11 +15,13 @@ from torch.testing import assert_close
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
-from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.decoding.search import Hypothesis
+from nmtkit.inference import native_transformer
+from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.native_transformer import NativeLinear, NativeTransformer
-from nmtkit.inference.top_k import native_top_k
-from nmtkit.inference.torch_transformer import TorchTransformer
+from nmtkit.inference.top_k import top_k
+from nmtkit.machine import threads as machine_threads
+from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import BOS, EOS, PAD
@@ -35,7 +38,23 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def threads(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    monkeypatch.setattr(machine_threads, "_threads", count)
+
+
+class NativeLinear(native_transformer.NativeLinear):
+    """The same for tensors."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, eight_bits: bool) -> None:
+        super().__init__(array(weight), array(bias), NumberFormat.INT8 if eight_bits else NumberFormat.FP32)
+
+    def __call__(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        result: Tensor = tensor(super().__call__(array(x)))
+        return result
+
+
+def native_top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    values, columns = top_k(array(scores), count)
+    return tensor(values), tensor(columns)
 
 
 def layer(rows: int, columns: int, eight_bits: bool, seed: int = 1) -> tuple[NativeLinear, Tensor, Tensor]:
@@ -219,9 +238,9 @@ def make(seed: int = 1, source_size: int = W, **changes: Any) -> Transformer:
     return model
 
 
-def packed(model: Transformer, precision: str = "fp32") -> NativeTransformer:
+def packed(model: Transformer, precision: str = "fp32") -> Any:
     """The compiled search of the model."""
-    return NativeTransformer(model, precision, lambda: TorchTransformer(model))
+    return InTensors(compiled(model, precision))
 
 
 def sources(*lengths: int, seed: int = 0) -> Tensor:
@@ -253,14 +272,14 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS, ids=["greedy", "beam", "diverse", "sampled"])
 def test_the_compiled_search_finds_the_same_outputs_as_torch(changes: dict[str, Any], config: SearchConfig) -> None:
     model, src = make(**changes), sources(*LENGTHS)
-    expected, found = (search(each, *with_lengths(src), config) for each in (TorchTransformer(model), packed(model)))
+    expected, found = (search(each, *with_lengths(src), config) for each in (torch_backend(model), packed(model)))
     assert texts(found) == texts(expected)
     assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
 
 
 def test_a_sentence_may_be_longer_than_a_block_of_rows() -> None:
     model, src, config = make(), sources(700, 3, 121), SearchConfig(beam=2, max_len_a=0.0, max_len_b=5)
-    expected, found = (search(each, *with_lengths(src), config) for each in (TorchTransformer(model), packed(model)))
+    expected, found = (search(each, *with_lengths(src), config) for each in (torch_backend(model), packed(model)))
     assert texts(found) == texts(expected)
     assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
 
@@ -309,8 +328,8 @@ def test_scoring_equals_the_search_scores_bit_for_bit_in_any_batch(precision: st
         hypotheses = [one for nbest in found for one in nbest]
         rows = [row[row != PAD].tolist() for row, nbest in zip(src, found, strict=True) for _ in nbest]
         targets = [one.ids for one in hypotheses]
-        assert score(model, rows, targets, config) == hypotheses
-        assert score(model, rows[:1], targets[:1], config) == hypotheses[:1]
+        assert score(unwrapped(model), rows, targets, config) == hypotheses
+        assert score(unwrapped(model), rows[:1], targets[:1], config) == hypotheses[:1]
 
 
 def test_a_compiled_model_does_not_change_with_the_model_that_it_was_made_of() -> None:
@@ -327,7 +346,7 @@ def test_a_compiled_model_does_not_change_with_the_model_that_it_was_made_of() -
 def test_source_ids_outside_the_vocabulary_are_an_error() -> None:
     model = packed(make())
     for wrong in (W, -1):
-        with pytest.raises(IndexError, match="not all in the vocabulary"):
+        with pytest.raises(IndexError, match="not in the vocabulary"):
             model.encode(*with_lengths(torch.tensor([[5, wrong, EOS]])))
 
 
@@ -339,7 +358,7 @@ def test_the_encoder_uses_lengths_instead_of_padding_ids(precision: str) -> None
     found = search(fast, src, lengths, config)
     assert scores(found[:1]) != scores(found[1:])  # they differ behind the id of padding
     if precision == "fp32":
-        assert scores(found) == pytest.approx(scores(search(TorchTransformer(model), src, lengths, config)), abs=1e-3)
+        assert scores(found) == pytest.approx(scores(search(torch_backend(model), src, lengths, config)), abs=1e-3)
     src[:, 4] = 11
     assert search(fast, src, lengths, config) == found
 

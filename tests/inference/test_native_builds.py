@@ -82,8 +82,8 @@ def test_products_match_the_portable_build(build: str, int8: bool, rows: int, co
         expected, found = torch.empty(count, rows), torch.empty(count, rows)
         for each, y in (("_native_scalar", expected), (build, found)):
             native = module(each)
-            matrix = native.matrix(weight.data_ptr(), bias.data_ptr(), rows, columns, int8)
-            native.multiply(matrix, x.data_ptr(), count, y.data_ptr(), 2)
+            matrix = native.matrix(weight.numpy(), bias.numpy(), "int8" if int8 else "fp32")
+            native.multiply(matrix, x.numpy(), y.numpy(), 2)
         assert torch.equal(found, expected)  # each sum runs over the columns in order
 
 
@@ -95,7 +95,7 @@ SIZES: list[dict[str, Any]] = [{}, {"pre_norm": True, "d_k": 5, "d_v": 24, "acti
 
 
 class Weights(NamedTuple):
-    """A random Transformer in the order of `_native.model`, and sentences for it."""
+    """A random Transformer in the order of portable_search.cpp, and sentences for it."""
 
     sizes: dict[str, int]  # d_model, heads, d_k, d_v, pre_norm, int8, encoder_layers, decoder_layers, activation
     embeddings: list[Tensor]  # (W, D): source, target
@@ -145,32 +145,54 @@ def random_weights(int8: bool, **changes: int) -> Weights:
     )
 
 
+def named(weights: Weights) -> dict[str, NDArray[np.float32]]:
+    """The weights by the names of parameters in nmtkit/model/transformer.py."""
+    sizes, found = weights.sizes, dict[str, Tensor | None]()
+    matrices, norms = iter(weights.matrices), iter(weights.norms)
+    blocks: dict[str, tuple[str, ...]] = {"encoder": ("self_attention", "feed_forward")}
+    blocks["decoder"] = ("self_attention", "cross_attention", "feed_forward")
+    parts: dict[str, tuple[str, ...]] = {
+        "self_attention": ("qkv", "out"),
+        "cross_attention": ("q", "kv", "out"),
+        "feed_forward": ("inner", "outer"),
+    }
+    for stack, sublayers in blocks.items():
+        for number in range(sizes[f"{stack}_layers"]):
+            for sublayer in sublayers:
+                for part in parts[sublayer]:
+                    name = f"{stack}.{number}.{sublayer}.{part}"
+                    found[f"{name}.weight"], found[f"{name}.bias"] = next(matrices)
+            for sublayer in sublayers:
+                name = f"{stack}.{number}.around_{sublayer}.norm"
+                found[f"{name}.weight"], found[f"{name}.bias"] = next(norms)
+    found["source_embedding.weight"], found["target_embedding.weight"] = weights.embeddings
+    found["projection.weight"], _ = next(matrices)
+    for name in ("encoder_norm", "decoder_norm") if sizes["pre_norm"] else ():
+        found[f"{name}.weight"], found[f"{name}.bias"] = next(norms)
+    return {name: weight.numpy() for name, weight in found.items() if weight is not None}
+
+
 def beam_search(native: Any, weights: Weights) -> list[Step]:
     """A beam search of STEPS steps without an end, by a build of the compiled search."""
     sizes = weights.sizes
-    matrices = [
-        native.matrix(weight.data_ptr(), 0 if bias is None else bias.data_ptr(), *weight.shape, sizes["int8"])
-        for weight, bias in weights.matrices
-    ]
     model = native.model(
         *(sizes[name] for name in ("d_model", "heads", "d_k", "d_v", "pre_norm")),
         ACTIVATIONS[sizes["activation"]],
-        *(embedding.data_ptr() for embedding in weights.embeddings),
         *(sizes[name] for name in ("encoder_layers", "decoder_layers")),
-        matrices,
-        [(gain.data_ptr(), bias.data_ptr()) for gain, bias in weights.norms],
-        1e-5,
+        named(weights),
+        "int8" if sizes["int8"] else "fp32",
+        2,
     )
-    addresses = weights.source.data_ptr(), weights.lengths.data_ptr()
-    search = native.encode(model, *addresses, *weights.source.shape, weights.positions.data_ptr(), 2)
+    inputs = (each.numpy() for each in (weights.source, weights.lengths, weights.positions))
+    search = native.encode(model, *inputs, 2)
     origins, tokens, totals = torch.arange(B), torch.full((B,), 2), torch.zeros(B, 1)
     steps = []
     for position in weights.positions[:STEPS]:
         rows = len(tokens)
         best_tokens, log_probs = torch.empty(rows, BEAM, dtype=torch.long), torch.empty(rows, BEAM)
-        native.reorder(search, origins.data_ptr(), rows)
-        results = (log_probs.data_ptr(), best_tokens.data_ptr())
-        native.best_step(search, tokens.data_ptr(), rows, position.data_ptr(), (), BEAM, *results, 2)
+        native.reorder(search, origins.numpy())
+        results = (log_probs.numpy(), best_tokens.numpy())
+        native.best_step(search, tokens.numpy(), position.numpy(), (), *results, 2)
         steps.append(Step(origins, tokens, position, best_tokens, log_probs))
         totals, chosen = (totals.reshape(-1, 1) + log_probs).reshape(B, -1).topk(BEAM)
         origins = (chosen // BEAM + torch.arange(B).unsqueeze(1) * (rows // B)).flatten()

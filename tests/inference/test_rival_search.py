@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_tensors import InTensors, search, unwrapped
 from prefix_models import ids_of, with_lengths
 from small_rivals import W, make, rivals
 from small_transformers import make as make_transformer
@@ -15,21 +16,19 @@ from torch.testing import assert_close
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
-from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 CONFIG = SearchConfig(beam=3, nbest=3, max_len_b=6)
 
 
-def model_and_search(name: str, **changes: Any) -> tuple[TranslationModel, InferenceModel]:
+def model_and_search(name: str, **changes: Any) -> tuple[TranslationModel, Any]:
     """A model whose hypotheses differ clearly, and the search with it."""
     model = make(name, scale=1.5, **changes).eval()
-    return model, torch_backend(model)
+    return model, InTensors(torch_backend(model))
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -62,9 +61,9 @@ def drawn(rows: Tensor, count: int, random: torch.Generator) -> Tensor:
 def test_a_batch_gives_what_each_sentence_gives_alone(name: str) -> None:
     _, backend = model_and_search(name)
     src, lengths = batch()
-    together = search(backend, src, lengths, CONFIG)
+    together = search(unwrapped(backend), src, lengths, CONFIG)
     for row, length, batched in zip(src, lengths, together, strict=True):
-        (alone,) = search(backend, row[:length].unsqueeze(0), length.unsqueeze(0), CONFIG)
+        (alone,) = search(unwrapped(backend), row[:length].unsqueeze(0), length.unsqueeze(0), CONFIG)
         assert ids_of(batched) == ids_of(alone)
         assert [one.score for one in batched] == pytest.approx([one.score for one in alone], rel=1e-5)
 
@@ -74,7 +73,7 @@ def test_a_batch_gives_what_each_sentence_gives_alone(name: str) -> None:
 def test_the_state_of_a_hypothesis_takes_the_estimated_bytes(name: str) -> None:
     _, backend = model_and_search(name)
     src, lengths = batch()
-    state: Any = backend.start(backend.encode(src, lengths))
+    state: Any = unwrapped(backend.start(backend.encode(src, lengths))).state
     tensors = state.inputs if name.startswith("conv") else [tensor for layer in state.layers for tensor in layer]
     assert sum(tensor.nbytes for tensor in tensors) == backend.state_bytes(7) * len(src)
 
@@ -102,10 +101,10 @@ def test_a_wide_beam_finds_the_best_of_all_outputs(name: str) -> None:
 @rivals
 def test_a_score_is_that_of_the_search_in_one_pass_or_by_steps(name: str) -> None:
     _, backend = model_and_search(name)
-    found = search(backend, *batch(), CONFIG)
+    found = search(unwrapped(backend), *batch(), CONFIG)
     sources = [row[:length].tolist() for row, length in zip(*batch(), strict=True)]
     pairs = [(row, one) for row, nbest in zip(sources, found, strict=True) for one in nbest]
-    for scoring in (backend, StepByStep(backend)):
+    for scoring in (unwrapped(backend), StepByStep(unwrapped(backend))):
         scored = score(scoring, [row for row, _ in pairs], [one.ids for _, one in pairs], CONFIG)
         for one, (_, hypothesis) in zip(scored, pairs, strict=True):
             assert one.score == pytest.approx(hypothesis.score, rel=1e-5)
@@ -134,13 +133,13 @@ def test_alignments_are_the_attention_to_the_source(name: str) -> None:
 @torch.inference_mode()
 def test_an_ensemble_with_a_transformer_averages_probabilities(name: str) -> None:
     models = [make(name).eval(), make_transformer().eval()]
-    ensemble = Ensemble([torch_backend(model) for model in models])
+    ensemble = InTensors(Ensemble([torch_backend(model) for model in models]))
     src, lengths = batch()
     tgt_in = torch.full((5, 1), BOS)
     expected = torch.stack([model(src, lengths, tgt_in)[:, 0].softmax(-1) for model in models]).mean(0).log()
     found = ensemble.step(tgt_in[:, 0], ensemble.start(ensemble.encode(src, lengths)))
     assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-    assert len(search(ensemble, src, lengths, CONFIG)) == 5
+    assert len(search(unwrapped(ensemble), src, lengths, CONFIG)) == 5
 
 
 @rivals
@@ -149,6 +148,6 @@ def test_lower_precision_is_close_to_float64(name: str, dtype: torch.dtype) -> N
     exact, low = make(name).eval(), make(name).eval().to(dtype)
     tgt, lengths = sentences(4, 6, 1, 3, 5, seed=2), torch.tensor([4, 6, 1, 3, 5])
     with torch.inference_mode():
-        expected, found = (torch_backend(model).score(*batch(), tgt, lengths) for model in (exact, low))
+        expected, found = (InTensors(torch_backend(model)).score(*batch(), tgt, lengths) for model in (exact, low))
     assert found.dtype == torch.float32
     assert_close(found, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.15)

@@ -1,10 +1,12 @@
 """Searches restricted to shortlists: the compiled one against masked torch models, sentence by sentence."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from in_tensors import InTensors, native, search
 from native_builds import BUILDS, use_build
 from prefix_models import with_lengths
 from small_transformers import W, make, sentences
@@ -13,12 +15,13 @@ from torch.testing import assert_close
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.rules import Constraints
-from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.decoding.search import Hypothesis
+from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.shortlist import Ids
-from nmtkit.inference.torch_transformer import TorchTransformer
+from nmtkit.machine import threads
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, PAD, UNK
 
@@ -57,24 +60,26 @@ def weights(**changes: int) -> Transformer:
 
 def model(**changes: int) -> InferenceModel:
     """The reference: masked by torch."""
-    return TorchTransformer(weights(**changes))
+    return torch_backend(weights(**changes))
 
 
 def compiled(precision: str = "fp32", **changes: int) -> NativeTransformer:
-    return NativeTransformer(weights(**changes), precision, model)
+    return native(weights(**changes), precision, model)
 
 
 def found(model: InferenceModel, lists: Sequence[Ids], config: SearchConfig) -> list[list[Hypothesis]]:
     return search(model.restricted_to(lists), SRC, LENGTHS, config)
 
 
-def step(model: InferenceModel, rows: Sequence[int]) -> Tensor:
+def step(model: Any, rows: Sequence[int]) -> Tensor:
     """The log-probabilities of the second step, in rows that belong to these sentences."""
     with torch.inference_mode():
+        model = InTensors(model)
         state = model.start(model.encode(SRC, LENGTHS))
         model.step(torch.full((len(SRC),), BOS), state)
         state.reorder(torch.tensor(rows))
-        return model.step(torch.tensor(rows) + EOS, state)
+        log_probs: Tensor = model.step(torch.tensor(rows) + EOS, state)
+        return log_probs
 
 
 ROWS = (0, 0, 0, 1, 1, 3, 4, 4, 4, 4, 4, 4, 4)
@@ -92,8 +97,8 @@ def test_probabilities_are_normalized_over_the_shortlist_of_each_sentence(width:
 
 @pytest.mark.parametrize("width", [12, 264])
 def test_int8_log_probabilities_are_those_of_the_whole_matrix_but_for_rounding_in_the_softmax(width: int) -> None:
-    native = compiled("int8", d_model=width)
-    whole, chosen = (step(each, ROWS)[:, ALL] for each in (native, native.restricted_to([ALL] * len(SRC))))
+    native_model = compiled("int8", d_model=width)
+    whole, chosen = (step(each, ROWS)[:, ALL] for each in (native_model, native_model.restricted_to([ALL] * len(SRC))))
     assert_close(chosen, whole, rtol=1e-6, atol=1e-6)
 
 
@@ -110,13 +115,13 @@ def test_the_compiled_search_finds_the_outputs_of_the_masked_model(config: Searc
 def test_results_do_not_depend_on_the_batch_or_the_number_of_threads(
     precision: str, config: SearchConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    native, lists = compiled(precision), shortlists()
-    together = found(native, lists, config)
+    native_model, lists = compiled(precision), shortlists()
+    together = found(native_model, lists, config)
     for row, ids, expected in zip(SRC, lists, together, strict=True):
-        alone = native.restricted_to([ids])
+        alone = native_model.restricted_to([ids])
         assert search(alone, *with_lengths(row[row != PAD].unsqueeze(0)), config) == [expected]
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert found(native, lists, config) == together
+    monkeypatch.setattr(threads, "_threads", 3)
+    assert found(native_model, lists, config) == together
 
 
 def test_the_models_of_an_ensemble_are_restricted() -> None:
@@ -141,7 +146,7 @@ def test_required_tokens_may_be_in_the_shortlist_alone() -> None:
     "wrong", [[], [5, 4], [4, 4], [PAD, 5], [BOS, 5], [5, W], [-1, 5]], ids=lambda ids: "-".join(map(str, ids))
 )
 def test_malformed_shortlists_are_an_index_error(wrong: list[int]) -> None:
-    native = compiled()
+    native_model = compiled()
     lists = [np.array(wrong, dtype=np.int32), *shortlists(len(SRC) - 1)]
     with torch.inference_mode(), pytest.raises(IndexError):
-        native.restricted_to(lists).start(native.encode(SRC, LENGTHS))
+        native_model.restricted_to(lists).start(native_model.encode(SRC.numpy(), LENGTHS.numpy()))

@@ -156,16 +156,6 @@ def test_starting_workers_leaves_the_environment_unchanged(monkeypatch: pytest.M
         assert "PYTHONSAFEPATH" not in os.environ
 
 
-def interrupt_oneself(task: int) -> int:
-    os.kill(os.getpid(), signal.SIGINT)
-    return task
-
-
-def test_a_worker_leaves_ctrl_c_to_the_command() -> None:
-    with WorkerPool(1) as pool:
-        assert list(pool.map(interrupt_oneself, [1, 2])) == [1, 2]
-
-
 def test_a_killed_worker_is_an_error() -> None:
     with WorkerPool(2) as pool, pytest.raises(RunError, match=r"worker process died.*exit code -9"):
         list(pool.map(die_at_three, range(10)))

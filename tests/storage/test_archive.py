@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from forged import archive_of, header_of, members_of, with_tensor
@@ -32,7 +33,7 @@ def refusal(path: Path, content: bytes) -> str:
 
 def assert_same_weights(first: Checkpoint, second: Checkpoint) -> None:
     assert first.weights.keys() == second.weights.keys()
-    assert all(torch.equal(tensor, second.weights[name]) for name, tensor in first.weights.items())
+    assert all(np.array_equal(tensor, second.weights[name]) for name, tensor in first.weights.items())
 
 
 # What is read
@@ -49,7 +50,7 @@ def test_tensors_are_read_at_any_byte_alignment(tiny_checkpoint: Path, tmp_path:
 def test_changing_loaded_tensors_does_not_change_the_file(tiny_checkpoint: Path) -> None:
     before = tiny_checkpoint.read_bytes()
     for weight in load_checkpoint(tiny_checkpoint).weights.values():
-        weight.zero_()
+        weight[...] = 0
     assert tiny_checkpoint.read_bytes() == before
 
 
@@ -76,7 +77,7 @@ def test_tensors_that_share_memory_are_written_as_separate_members(
     make_checkpoint: MakeCheckpoint, tmp_path: Path
 ) -> None:
     checkpoint = make_checkpoint()
-    whole = torch.randn(3 * 16)
+    whole = np.random.default_rng(1).standard_normal(3 * 16).astype(np.float32)
     views = {"a.x": whole[:16], "b.x": whole[16:32], "c.x": whole[32:]}
     optimizer = {**views, "strided.x": whole[::2], "again.x": views["a.x"]}
     save_checkpoint(tmp_path / "a.pt", replace(checkpoint, ema=checkpoint.weights, optimizer=optimizer))
@@ -84,7 +85,7 @@ def test_tensors_that_share_memory_are_written_as_separate_members(
     for written, read in ((checkpoint.weights, loaded.ema), (optimizer, loaded.optimizer)):
         assert read is not None
         assert read.keys() == written.keys()
-        assert all(torch.equal(tensor, read[name]) for name, tensor in written.items())
+        assert all(np.array_equal(tensor, read[name]) for name, tensor in written.items())
     members = members_of((tmp_path / "a.pt").read_bytes())
     for number, (_, _, shape) in enumerate(header_of(members)["tensors"], 1):
         assert len(members[f"archive/data/{number}"]) in (torch.Size(shape).numel(), 4 * torch.Size(shape).numel())
@@ -92,8 +93,8 @@ def test_tensors_that_share_memory_are_written_as_separate_members(
 
 def test_an_unsupported_tensor_type_is_not_written(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     checkpoint = make_checkpoint()
-    weights = {name: weight.bfloat16() for name, weight in checkpoint.weights.items()}
-    with pytest.raises(UserError, match=r"weights\..* is torch\.bfloat16: a checkpoint can hold"):
+    weights: Any = {name: weight.astype(np.float16) for name, weight in checkpoint.weights.items()}
+    with pytest.raises(UserError, match=r"weights\..* is float16: a checkpoint can hold"):
         save_checkpoint(tmp_path / "a.pt", replace(checkpoint, weights=weights))
     assert list(tmp_path.iterdir()) == []
 

@@ -15,12 +15,13 @@ import torch
 from commands import Run
 from foreign_tokenizers import ENGLISH, GERMAN, FsmtFiles, MarianFiles, hostile_lines, learn_codes
 
-from nmtkit.checkpoint import Checkpoint, collect_weights, load_checkpoint, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.config import flag
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.subwords import Resegmenter
 from nmtkit.errors import UserError
 from nmtkit.model.architectures import make_model
+from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.text.moses_bpe import FINAL_MARK, MOSES_BPE, MosesBpe, MosesBpeTokenizer, merge_symbols, read_codes
 from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer, make_tokenizer, tokenizer_differences
 from nmtkit.text.vocabulary import SPECIALS, UNK, Vocabulary
@@ -225,7 +226,7 @@ def with_tokenizers(checkpoint: Checkpoint, source: Tokenizer, target: Tokenizer
     """The checkpoint with other tokenizers, and with a model of their sizes."""
     config = checkpoint.model_config.for_vocabularies(source.vocab is target.vocab)
     model = make_model(config, len(source.vocab), len(target.vocab))
-    weights = collect_weights(model)
+    weights = as_arrays(collect_weights(model))
     return replace(checkpoint, model_config=config, weights=weights, source=source, target=target)
 
 

@@ -69,7 +69,7 @@ def into_several(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
 def translator_into(language: str, checkpoint: Checkpoint) -> Translator:
     grown = tagged(checkpoint.source)
     wider = {
-        name: weight.repeat(2, *[1] * (weight.dim() - 1))[: len(grown.vocab)]
+        name: np.concatenate([weight, weight])[: len(grown.vocab)]
         if len(weight) == len(checkpoint.source.vocab)
         else weight
         for name, weight in checkpoint.weights.items()

@@ -3,8 +3,8 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from commands import Run, Train
 from foreign_tokenizers import ENGLISH, GERMAN, FsmtFiles, MarianFiles, hostile_lines, train_model
 from sentencepiece import SentencePieceProcessor
@@ -184,13 +184,13 @@ def test_a_model_grows_with_its_vocabulary(
         matrices |= {"source_embedding.weight", "projection.weight"}
     assert grown == matrices | {"projection_bias"}
     for name, weight in before.weights.items():
-        torch.testing.assert_close(after.weights[name][: len(weight)], weight, rtol=0, atol=1e-7)
+        np.testing.assert_allclose(after.weights[name][: len(weight)], weight, rtol=0, atol=1e-7)
     for name in matrices:
         rows = after.weights[name][-2:]
         assert 0.5 < rows.std() * 16**0.5 < 1.5
-    assert after.weights["projection_bias"][-2:].abs().max() < 1e-7
+    assert np.abs(after.weights["projection_bias"][-2:]).max() < 1e-7
     train(tagged / "again", *still, dataset=data)
-    assert torch.equal(
+    assert np.array_equal(
         last(tagged / "again").weights["target_embedding.weight"], after.weights["target_embedding.weight"]
     )
 

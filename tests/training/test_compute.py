@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import TINY, Run, Train
+from commands import Train
 from training_runs import DROPOUT, assert_same_end, tensors
 
 from nmtkit.training.compiling import use_private_cache
@@ -46,17 +46,6 @@ def test_without_a_usable_home_compiled_code_is_cached_in_a_temporary_folder(
         folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert folder.is_relative_to(cache) == is_used
-
-
-def test_another_users_file_at_torchs_default_cache_does_not_stop_a_training(
-    run_command: Run, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "torchinductor_me").touch()  # where torch expects its folder
-    for name, value in {"TMPDIR": tmp_path, "XDG_CACHE_HOME": tmp_path / "cache", "LOGNAME": "me"}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    done = run_command("nmt-train", datasets["joined"], "--save-dir", tmp_path / "run", *TINY, "--max-updates", 1)
-    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_compile_is_refused_if_torch_cannot_compile(

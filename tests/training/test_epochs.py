@@ -10,7 +10,6 @@ from training_runs import DROPOUT, OPTIONS, TRAIN, assert_same_end, finish, metr
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.training.averaging import last_checkpoints
-from nmtkit.training.config import ValidationConfig
 from nmtkit.training.state import RunState
 
 EPOCHS = ("--validate-epochs", 1, "--save-epochs", 1, "--save-minutes", 0)
@@ -57,12 +56,6 @@ def test_every_second_epoch_can_be_chosen_beside_a_number_of_updates(train: Trai
 )
 def test_an_event_of_every_25_updates_and_2_epochs_is_due_at_the_end_of_both(state: RunState, is_due: bool) -> None:
     assert state.is_due(25, 2) == is_due
-
-
-def test_validation_by_epochs_replaces_the_default_number_of_updates_only() -> None:
-    defaults = [ValidationConfig(), ValidationConfig(validate_epochs=1)]
-    given = [ValidationConfig(validate_every=50), ValidationConfig(validate_every=50, validate_epochs=1)]
-    assert [config.updates for config in defaults + given] == [1000, None, 50, 50]
 
 
 def test_a_run_stopped_within_epochs_ends_as_the_straight_one(train: Train, straight: Path, tmp_path: Path) -> None:

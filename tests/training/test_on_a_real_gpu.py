@@ -7,7 +7,7 @@ import pytest
 import torch
 from commands import TINY, Run
 from reference_loss import smoothed_loss
-from searches import WAYS, close, on
+from searches import WAYS, close, padded
 from torch import Tensor
 from torch.testing import assert_close
 from training_runs import assert_near, assert_same_end, metrics
@@ -141,6 +141,6 @@ def test_a_resumed_run_ends_with_the_bits_of_a_straight_run(
 def test_a_search_finds_the_outputs_of_a_cpu(way: str, make_checkpoint: Callable[..., Checkpoint]) -> None:
     config = SearchConfig(max_len_a=1, max_len_b=6, **WAYS[way])  # type: ignore[arg-type]
     model = make_checkpoint(norm="pre").build_model()
-    expected = search(torch_backend(model), *on(torch.device("cpu")), config, banned=((11, 12), (13,)))
-    found = search(torch_backend(model.to(GPU)), *on(GPU), config, banned=((11, 12), (13,)))
+    expected = search(torch_backend(model), *padded(), config, banned=((11, 12), (13,)))
+    found = search(torch_backend(model.to(GPU)), *padded(), config, banned=((11, 12), (13,)))
     assert close(found, expected)

@@ -9,7 +9,7 @@ import torch
 from commands import TINY, Run
 from fake_gpu import CPU, GPU, fake_gpu
 from packed_attention import attend_within_sentences
-from searches import ROWS, WAYS, close, on
+from searches import ROWS, WAYS, close, padded
 from torch.testing import assert_close
 from training_runs import assert_near, metrics
 
@@ -43,11 +43,11 @@ def test_every_search_strategy_gives_the_same_results_on_a_fake_gpu_as_on_a_cpu(
 ) -> None:
     config, banned = SearchConfig(max_len_a=1, max_len_b=6, **WAYS[way]), ((11, 12), (13,))  # type: ignore[arg-type]
     checkpoint = make_checkpoint(norm="pre")
-    expected = search(torch_backend(checkpoint.build_model()), *on(CPU), config, banned=banned)
+    expected = search(torch_backend(checkpoint.build_model()), *padded(), config, banned=banned)
     with fake_gpu(monkeypatch):
         model = checkpoint.build_model().to(GPU)
         assert {parameter.device for parameter in model.parameters()} == {GPU}
-        assert close(search(torch_backend(model), *on(GPU), config, banned=banned), expected)
+        assert close(search(torch_backend(model), *padded(), config, banned=banned), expected)
 
 
 def test_constraints_ensembles_scores_and_attention_on_a_fake_gpu_match_a_cpu(
@@ -59,7 +59,7 @@ def test_constraints_ensembles_scores_and_attention_on_a_fake_gpu_match_a_cpu(
 
     def everything(device: torch.device) -> tuple[Any, ...]:
         models = [torch_backend(checkpoint.build_model().to(device)) for checkpoint in checkpoints]
-        found = search(Ensemble(models), *on(device), config, constraints=constraints)
+        found = search(Ensemble(models), *padded(), config, constraints=constraints)
         outputs = [nbest[0].ids for nbest in found]
         scored = [[hypothesis] for hypothesis in score(models[0], ROWS, outputs, config)]
         attended = with_attention(Ensemble(models), ROWS, found, None)

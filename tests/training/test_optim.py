@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nmtkit.errors import UserError
+from nmtkit.model.weights import as_arrays
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.optim import check_optimizer, learning_rate, load_optimizer, make_optimizer, optimizer_tensors
 
@@ -141,11 +142,11 @@ def test_tensors_that_do_not_fit_the_optimizer_are_refused_and_named(key: str, t
     model = make_model()
     optimizer = make_optimizer(model, OptimizerConfig())
     steps(model, optimizer, 0, 1)
-    tensors = optimizer_tensors(optimizer, model)
-    parameters = dict(model.named_parameters())
+    tensors = as_arrays(optimizer_tensors(optimizer, model))
+    parameters = as_arrays(dict(model.named_parameters()))
     check_optimizer(tensors, parameters, updates=1)
     check_optimizer({}, parameters, updates=1)
-    forged = tensors | ({key: tensor} if tensor is not None else {})
+    forged = tensors | ({key: tensor.numpy()} if tensor is not None else {})
     if tensor is None:
         del forged[key]
     with pytest.raises(UserError, match=key.partition(".")[2]):

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from commands import Train
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -84,7 +84,7 @@ def rewrite(folder: Path, change: Callable[[Checkpoint], object], update: int = 
 
 def test_a_checkpoint_whose_optimizer_state_does_not_fit_is_skipped(train: Train, stopped: Path) -> None:
     name = "exp_avg_sq.encoder.0.feed_forward.inner.bias"
-    rewrite(stopped, lambda checkpoint: (checkpoint.optimizer or {}).update({name: torch.zeros(23)}))
+    rewrite(stopped, lambda checkpoint: (checkpoint.optimizer or {}).update({name: np.zeros(23, np.float32)}))
     said = train(stopped, *RESUMED).stderr.decode()
     assert re.search(rf"checkpoint_4\.pt: the optimizer.*{re.escape(name)}; trying", said)
 

@@ -114,7 +114,7 @@ def test_a_checkpoint_with_nonfinite_weights_is_skipped(
     save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path))
     for update in (1, 2):
         checkpoint = make_checkpoint()
-        checkpoint.ema = {name: weight.clone() for name, weight in checkpoint.weights.items()}
+        checkpoint.ema = {name: weight.copy() for name, weight in checkpoint.weights.items()}
         checkpoint.progress = {
             "update": update,
             "best_metric": "valid",
@@ -124,7 +124,7 @@ def test_a_checkpoint_with_nonfinite_weights_is_skipped(
             "options": {},
         }
         if update == 2:
-            next(iter(getattr(checkpoint, part).values())).view(-1)[0] = float("nan")
+            next(iter(getattr(checkpoint, part).values())).ravel()[0] = float("nan")
         save_dir.save(update, checkpoint, lower)
     newest = save_dir.load_newest()
     assert newest is not None

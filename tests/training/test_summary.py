@@ -104,12 +104,6 @@ def test_the_time_left_is_logged_after_the_first_update_if_that_was_long(
     assert said.index("time left: ") < said.index("update 1 |")
 
 
-def test_only_a_run_that_ends_within_its_warm_up_gives_a_warning(train: Train, tmp_path: Path) -> None:
-    for updates, warns in ((2, True), (6, False), (3, False)):  # the last has finished already
-        said = train(tmp_path, "--max-updates", updates, "--warmup-updates", 4).stderr.decode()
-        assert ("the run ends before --warmup-updates 4" in said) == warns
-
-
 # --dry-run
 
 

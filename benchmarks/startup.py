@@ -1,0 +1,93 @@
+"""Benchmark: start-up of a translation, nmtkit vs. CTranslate2 in Python.
+
+    python benchmarks/startup.py averaged.pt
+    python benchmarks/startup.py averaged.pt --precision int8 --runs 20
+
+Each run is a new process that loads a model and translates one sentence; runs of all programs alternate. Columns: the
+median wall time, the median CPU time, and the largest resident memory of the process. CTranslate2 is measured if it is
+installed, with nmtkit's checkpoint in its format and with SentencePiece.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+TRANSLATOR = """
+from nmtkit import Translator
+translator = Translator.from_checkpoint({path!r}, device="cpu", precision={precision!r}, threads=1)
+print(translator.translate([{line!r}])[0])
+"""
+CTRANSLATE2 = """
+import ctranslate2, sentencepiece
+model = sentencepiece.SentencePieceProcessor(model_file={tokenizer!r})
+translator = ctranslate2.Translator({folder!r}, device="cpu", intra_threads=1, compute_type={precision!r})
+result = translator.translate_batch([model.encode({line!r}, out_type=str)], beam_size=4)
+print(model.decode(result[0].hypotheses[0]))
+"""
+
+
+def programs(checkpoint: Path, line: str, precision: str, folder: Path) -> dict[str, list[str]]:
+    """The command line of each program; exports the checkpoint to `folder` for CTranslate2."""
+    values = {"path": str(checkpoint), "line": line, "precision": precision}
+    generate, engine = f"{Path(__file__).parents[1] / 'bin/nmt-generate'}", ("--precision", precision, "--threads", "1")
+    found = {
+        "python -c pass": ["-c", "pass"],
+        "nmt-generate --help": [generate, "--help"],
+        "nmt-generate": [generate, "--checkpoint", str(checkpoint), *engine, "--quiet"],
+        "Translator": ["-c", TRANSLATOR.format(**values)],
+    }
+    if find_spec("ctranslate2") is not None:
+        export = [f"{Path(__file__).parents[1] / 'bin/nmt-export'}", f"{checkpoint}", "--to", "ctranslate2"]
+        # in a process of its own: a child begins with the resident memory of its parent
+        subprocess.run([sys.executable, *export, "--output", f"{folder / 'ct2'}", "--quiet"], check=True)
+        tokenizer = next((folder / "ct2").glob("*.model"))
+        kind = {"fp32": "float32"}.get(precision, precision)
+        values = {**values, "folder": str(folder / "ct2"), "tokenizer": str(tokenizer), "precision": kind}
+        found["CTranslate2 in Python"] = ["-c", CTRANSLATE2.format(**values)]
+    return found
+
+
+def run(command: list[str], line: str) -> tuple[float, float, float]:
+    """Wall time and CPU time in seconds, and the resident memory in MB, of one run."""
+    start = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert process.stdin
+    process.stdin.write(f"{line}\n".encode())
+    process.stdin.close()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    if status:
+        raise click.ClickException(f"{' '.join(command)} failed")
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / (1 << 10 if sys.platform == "linux" else 1 << 20)
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(exists=True, path_type=Path))
+@click.option("--line", default="A dog runs on the street.", show_default=True, help="The sentence to translate.")
+@click.option("--precision", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True)
+@click.option("--runs", default=9, show_default=True)
+def main(checkpoint: Path, line: str, precision: str, runs: int) -> None:
+    """Measure how long a new process takes to translate one sentence."""
+    with tempfile.TemporaryDirectory() as folder:
+        commands = programs(checkpoint.absolute(), line, precision, Path(folder))
+        results: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands}
+        for turn in range(runs + 1):  # the first one compiles bytecode and fills the page cache
+            for name, command in commands.items():
+                measured = run(command, line)
+                if turn:
+                    results[name].append(measured)
+    click.echo(f"{'':24s}{'wall s':>9s}{'CPU s':>9s}{'MB':>7s}")
+    for name, values in results.items():
+        wall, processor, memory = zip(*values, strict=True)
+        click.echo(f"{name:24s}{statistics.median(wall):9.3f}{statistics.median(processor):9.3f}{max(memory):7.0f}")
+
+
+if __name__ == "__main__":
+    main()

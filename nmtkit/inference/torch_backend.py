@@ -1,0 +1,101 @@
+"""Models of torch in the protocol of the search: the only place where arrays become tensors, and tensors arrays."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmtkit.inference.arrays import Floats, Ints
+from nmtkit.inference.ensemble import Ensemble
+from nmtkit.inference.protocol import AttentionWeights, InferenceModel
+from nmtkit.inference.torch_inference import FixedEnsemble, FixedModel, TorchInference, TorchState
+
+
+class TorchBackendState:
+    """The state of a `TorchBackend`."""
+
+    def __init__(self, state: TorchState, device: torch.device) -> None:
+        self.state, self._device = state, device
+
+    @torch.inference_mode()
+    def reorder(self, origins: Ints) -> None:
+        """As `InferenceState.reorder`."""
+        self.state.reorder(_tensor(origins, self._device))
+
+
+class TorchBackend(InferenceModel):
+    """A `TorchInference` as an inference model."""
+
+    def __init__(self, model: TorchInference) -> None:
+        self.model, self.device, self.precision = model, str(model.device), model.precision
+        self.vocabulary_size, self.longest_sequence = model.vocabulary_size, model.longest_sequence
+        self.attention_layers = model.attention_layers
+
+    @torch.inference_mode()
+    def encode(self, src: Ints, lengths: Ints) -> Any:
+        """As `InferenceModel.encode`."""
+        return self.model.encode(self._tensor(src), self._tensor(lengths))
+
+    @torch.inference_mode()
+    def start(self, memory: Any) -> TorchBackendState:
+        """As `InferenceModel.start`."""
+        return TorchBackendState(self.model.start(memory), self.model.device)
+
+    @torch.inference_mode()
+    def step(self, tokens: Ints, state: TorchBackendState) -> Floats:
+        """As `InferenceModel.step`."""
+        return _array(self.model.step(self._tensor(tokens), state.state))
+
+    @torch.inference_mode()
+    def best_step(
+        self, tokens: Ints, state: TorchBackendState, count: int, excluded: tuple[int, ...]
+    ) -> tuple[Floats, Ints]:
+        """As `InferenceModel.best_step`. A GPU copies only the best to the host."""
+        if self.model.device.type != "cuda":
+            return super().best_step(tokens, state, count, excluded)
+        log_probs, columns = self.model.best_step(self._tensor(tokens), state.state, count, excluded)
+        return _array(log_probs), columns.cpu().numpy()
+
+    def state_bytes(self, tokens: int) -> int:
+        """As `InferenceModel.state_bytes`."""
+        return self.model.state_bytes(tokens)
+
+    @torch.inference_mode()
+    def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
+        """As `InferenceModel.score`."""
+        return _array(self.model.score(*map(self._tensor, (src, lengths, tgt, tgt_lengths))))
+
+    @torch.inference_mode()
+    def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
+        """As `InferenceModel.attention`. UserError for a model without attention."""
+        self.alignment_layer(None)
+        weights = self.model.attention(*map(self._tensor, (src, lengths, tgt_in)))
+        return AttentionWeights(**{kind: [_array(layer) for layer in layers] for kind, layers in vars(weights).items()})
+
+    @torch.inference_mode()
+    def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
+        """As `InferenceModel.alignment`."""
+        number = self.alignment_layer(layer)
+        sources, targets = (self._tensor(src), self._tensor(lengths)), self._tensor(tgt_in)
+        return _array(self.model.alignment(*sources, targets, number))
+
+    def _tensor(self, array: Ints) -> Tensor:
+        return _tensor(array, self.model.device)
+
+
+def fixed_model(model: InferenceModel) -> FixedModel:
+    """The tensors' side of a backend of torch, or of an ensemble of them."""
+    if isinstance(model, Ensemble):
+        return FixedEnsemble([fixed_model(each) for each in model.models])
+    assert isinstance(model, TorchBackend)
+    return model.model
+
+
+def _tensor(array: Ints, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def _array(tensor: Tensor) -> Floats:
+    array: Floats = tensor.float().cpu().numpy()
+    return array

@@ -1,0 +1,73 @@
+"""The device and the number format of an inference: a CPU needs no torch to be found."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+from nmtkit.errors import UserError
+from nmtkit.machine.number_format import NumberFormat
+
+_DRIVERS = ("libcuda.so.1",)  # of NVIDIA
+_DEVICES = (Path("/dev/kfd"),)  # of AMD
+
+
+def inference_device(name: str) -> str:
+    """The device that `--device` means: "cpu", or the name of a GPU for torch; `auto` is a GPU if there is one.
+
+    Raises UserError if torch cannot use the device.
+    """
+    if name == "cpu" or (name == "auto" and "torch" not in sys.modules and not _has_driver()):
+        return "cpu"
+    from nmtkit.machine.precision import resolve_device
+
+    return str(resolve_device(name))
+
+
+def is_on_gpu(device: str) -> bool:
+    """Whether a device is one of torch's GPUs."""
+    return device.startswith("cuda")
+
+
+def is_cpu(device: str) -> bool:
+    """Whether a device is the CPU."""
+    return device.partition(":")[0] == "cpu"
+
+
+def gpu_count() -> int:
+    """The number of GPUs."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def inference_precision(name: str, device: str) -> NumberFormat:
+    """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
+    multiplies that natively. UserError for formats that the device does not have."""
+    if name == "auto" and is_cpu(device):
+        return NumberFormat.FP32
+    if name == "auto":
+        import torch
+
+        from nmtkit.machine.precision import resolve_precision
+
+        has_bf16 = resolve_precision(name, torch.device(device)) == torch.bfloat16
+        return NumberFormat.BF16 if has_bf16 else NumberFormat.FP32
+    found = NumberFormat(name)
+    if found is NumberFormat.FP16 and is_cpu(device):
+        raise UserError("--precision fp16 is for GPUs: on a CPU use fp32, or int8, which is faster")
+    if found is NumberFormat.INT8 and not is_cpu(device):
+        raise UserError(f"--precision int8 is for CPUs, not for {device}: use bf16 or fp16")
+    return found
+
+
+def _has_driver() -> bool:
+    """Whether this machine has a driver of a GPU, so that torch may find one."""
+    return any(path.exists() for path in _DEVICES) or any(map(_is_loadable, _DRIVERS))
+
+
+def _is_loadable(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

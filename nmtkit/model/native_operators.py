@@ -1,0 +1,16 @@
+"""Where nmtkit's compiled operators of training are used."""
+
+import torch
+
+from nmtkit.machine import native_build
+from nmtkit.machine.number_format import NumberFormat
+
+
+def serves(*tensors: torch.Tensor) -> bool:
+    """Whether a fast build trains with these tensors: all in fp32 or all in bf16, on a CPU, not under torch.compile."""
+    if torch.compiler.is_compiling() or not native_build.available(NumberFormat.FP32):
+        return False
+    kind = tensors[0].dtype
+    if kind not in (torch.float32, torch.bfloat16):
+        return False
+    return all(tensor.dtype == kind and tensor.device.type == "cpu" for tensor in tensors)

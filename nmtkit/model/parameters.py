@@ -1,0 +1,93 @@
+"""The parameters of a model by name, without torch: their shapes, and checks of arrays for them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.errors import UserError
+from nmtkit.model.config import TransformerConfig
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def transformer_shapes(config: TransformerConfig, source_size: int, target_size: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter of a `Transformer`, in its order. UserError for options that do not fit the sizes."""
+    config = config.for_vocabularies(joined=source_size == target_size)
+    return dict(_transformer_shapes(config, source_size, target_size))
+
+
+def _transformer_shapes(
+    config: TransformerConfig, source_size: int, target_size: int
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    D, F = config.d_model, config.d_ff
+    keys, values = config.heads * config.key_size, config.heads * config.value_size
+
+    def linear(name: str, outputs: int, inputs: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"{name}.weight", (outputs, inputs)
+        yield f"{name}.bias", (outputs,)
+
+    def norm(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"{name}.weight", (D,)
+        yield f"{name}.bias", (D,)
+
+    if config.output_bias:
+        yield "projection_bias", (target_size,)
+    yield "target_embedding.weight", (target_size, D)
+    if config.share_embeddings != "all":
+        yield "source_embedding.weight", (source_size, D)
+    if config.share_embeddings == "none":
+        yield "projection.weight", (target_size, D)
+    if config.positions == "learned":
+        yield "source_positions.table", (config.max_positions, D)
+        yield "target_positions.table", (config.max_positions, D)
+    for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        for number in range(layers):
+            layer, sublayers = f"{stack}.{number}", ["self_attention", "feed_forward"]
+            yield from linear(f"{layer}.self_attention.qkv", 2 * keys + values, D)
+            yield from linear(f"{layer}.self_attention.out", D, values)
+            if stack == "decoder":
+                sublayers.insert(1, "cross_attention")
+                yield from linear(f"{layer}.cross_attention.q", keys, D)
+                yield from linear(f"{layer}.cross_attention.kv", keys + values, D)
+                yield from linear(f"{layer}.cross_attention.out", D, values)
+            yield from linear(f"{layer}.feed_forward.inner", F, D)
+            yield from linear(f"{layer}.feed_forward.outer", D, F)
+            for sublayer in sublayers:
+                yield from norm(f"{layer}.around_{sublayer}.norm")
+    if config.norm == "pre":
+        yield from norm("encoder_norm")
+        yield from norm("decoder_norm")
+
+
+def check_weights(weights: Mapping[str, Any], shapes: Shapes) -> None:
+    """Raise UserError, naming the first mismatch, unless `weights` are float32 of these names and shapes."""
+    check_names(weights, shapes)
+    for name, shape in shapes.items():
+        if difference := _unlike(weights[name], shape):
+            raise UserError(f"the weights do not fit the model: {name} {difference}")
+
+
+def check_names(weights: Mapping[str, Any], shapes: Shapes) -> None:
+    """Raise UserError, naming the first, for a missing or an unknown parameter."""
+    for name in sorted(shapes.keys() ^ weights.keys()):
+        raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
+
+
+def check_finite(weights: Mapping[str, NDArray[np.float32]]) -> None:
+    """Raise UserError, naming it, for a parameter that holds NaN or infinity."""
+    for name, weight in weights.items():
+        if not (np.isfinite(weight.min()) and np.isfinite(weight.max())):
+            raise UserError(f"{name} holds NaN or infinity: use another checkpoint")
+
+
+def _unlike(weight: Any, shape: tuple[int, ...]) -> str | None:
+    """Why a value cannot be the weights of a parameter of this shape; None if it can."""
+    if not isinstance(weight, np.ndarray):
+        return "is not an array"
+    if weight.dtype != np.float32:
+        return f"is {weight.dtype} where float32 is expected"
+    if weight.shape != shape:
+        return f"has {list(weight.shape)} where {list(shape)} is expected"
+    return None

@@ -1,0 +1,33 @@
+"""The sinusoidal positional encodings (§3.5)."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def sinusoid_table(length: int, d_model: int, form: str = "sinusoidal") -> NDArray[np.float32]:
+    """The table (length, D): PE[pos, 2i] = sin(pos · r(i)), PE[pos, 2i+1] = cos(pos · r(i)).
+
+    | form         | rate r(i)             | first pos |
+    |--------------|-----------------------|-----------|
+    | "sinusoidal" | 10000^(-2i / D)       | 0         |
+    | "fairseq"    | 10000^(-i / (D/2 - 1))| 2         |
+
+    The first is the paper's. fairseq has all sines before all cosines: its dimension i is 2i here, and D/2 + i is
+    2i + 1.
+    """
+    first, pairs = (2, d_model / 2 - 1) if form == "fairseq" else (0, d_model / 2)
+    position = np.arange(first, first + length, dtype=np.float64)[:, None]
+    rate = np.exp(np.arange(d_model // 2) * (-math.log(10000.0) / pairs))
+    table = np.empty((length, d_model), np.float32)
+    table[:, 0::2], table[:, 1::2] = np.sin(position * rate), np.cos(position * rate)
+    return table
+
+
+def too_long(tokens: int, positions: int) -> str:
+    """The error message for a sequence that exceeds the learned positions."""
+    return (
+        f"a sequence of {tokens} tokens exceeds the {positions} learned positions of this model (--max-positions at "
+        "training)"
+    )

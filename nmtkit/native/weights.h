@@ -1,0 +1,160 @@
+// A model of named arrays. It owns packed matrices, and copies of everything else.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+
+#include "model.h"
+#include "parallel.h"
+#include "row_matrix.h"
+
+namespace nmtkit {
+
+struct NamedArray {
+  const float* data;
+  int rows, columns;  // one column for a vector
+};
+
+// By the names of parameters in nmtkit/model/transformer.py.
+using NamedArrays = std::map<std::string, NamedArray>;
+
+class LoadedModel : public Model {
+ public:
+  // Throws std::out_of_range for a missing array or one of another shape, TooLarge, std::bad_alloc.
+  LoadedModel(const Model& sizes, int encoder_layers, int decoder_layers, const NamedArrays& arrays, NumberFormat format,
+              int threads)
+      : Model(sizes), arrays_(arrays), format_(format) {
+    encoder.resize(encoder_layers);
+    decoder.resize(decoder_layers);
+    for (int l = 0; l < encoder_layers; ++l) {
+      const std::string layer = "encoder." + std::to_string(l) + ".";
+      self_attention(encoder[l].self_attention, layer);
+      feed_forward(encoder[l].feed_forward, layer);
+      encoder[l].norms[0] = norm(layer + "around_self_attention.norm");
+      encoder[l].norms[1] = norm(layer + "around_feed_forward.norm");
+    }
+    for (int l = 0; l < decoder_layers; ++l) {
+      const std::string layer = "decoder." + std::to_string(l) + ".", cross = layer + "cross_attention.";
+      self_attention(decoder[l].self_attention, layer);
+      matrix(&decoder[l].cross_attention.q, cross + "q", key_width(), d_model);
+      matrix(&decoder[l].cross_attention.kv, cross + "kv", kv_width(), d_model);
+      matrix(&decoder[l].cross_attention.out, cross + "out", d_model, value_width());
+      feed_forward(decoder[l].feed_forward, layer);
+      decoder[l].norms[0] = norm(layer + "around_self_attention.norm");
+      decoder[l].norms[1] = norm(layer + "around_cross_attention.norm");
+      decoder[l].norms[2] = norm(layer + "around_feed_forward.norm");
+    }
+    if (pre_norm) {
+      encoder_norm = norm("encoder_norm");
+      decoder_norm = norm("decoder_norm");
+    }
+    embeddings();
+    pack(threads);
+  }
+
+  int source_size() const { return source_size_; }
+
+  // The output matrix for shortlists, made when it is first asked for. Throws std::bad_alloc.
+  const RowMatrix& output_rows() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!output_rows_)
+      output_rows_ = std::make_unique<RowMatrix>(output_weight_, output_bias_, output->rows(), d_model,
+                                                 output->is_int8() ? NumberFormat::kInt8 : NumberFormat::kFp32);
+    return *output_rows_;
+  }
+
+ private:
+  static constexpr float kEpsilon = 1e-5f;  // of layer norm, as in torch
+
+  struct Task {
+    const Matrix** result;
+    NamedArray weight;
+    const float* bias;
+  };
+
+  const NamedArray* find(const std::string& name) const {
+    const auto found = arrays_.find(name);
+    return found == arrays_.end() ? nullptr : &found->second;
+  }
+
+  // The array with that name and shape; any number of rows if they are 0.
+  const NamedArray& get(const std::string& name, int rows, int columns) const {
+    const NamedArray* found = find(name);
+    if (!found) throw std::out_of_range("the weights have no " + name);
+    if ((rows && found->rows != rows) || found->columns != columns) throw std::out_of_range(name + " has a wrong shape");
+    return *found;
+  }
+
+  const float* copy(const NamedArray& array) {
+    const size_t size = checked_product(array.rows, array.columns);
+    copies_.push_back(make_aligned<float>(size));
+    std::copy(array.data, array.data + size, copies_.back().get());
+    return copies_.back().get();
+  }
+
+  LayerNorm norm(const std::string& name) {
+    const float* gain = copy(get(name + ".weight", d_model, 1));
+    return {gain, copy(get(name + ".bias", d_model, 1)), kEpsilon};
+  }
+
+  void matrix(const Matrix** result, const std::string& name, int rows, int columns) {
+    const NamedArray& weight = get(name + ".weight", rows, columns);
+    tasks_.push_back({result, weight, get(name + ".bias", weight.rows, 1).data});
+  }
+
+  void self_attention(SelfAttention& attention, const std::string& layer) {
+    matrix(&attention.qkv, layer + "self_attention.qkv", qkv_width(), d_model);
+    matrix(&attention.out, layer + "self_attention.out", d_model, value_width());
+  }
+
+  void feed_forward(FeedForward& network, const std::string& layer) {
+    matrix(&network.inner, layer + "feed_forward.inner", 0, d_model);
+    const int inner = tasks_.back().weight.rows;
+    matrix(&network.outer, layer + "feed_forward.outer", d_model, inner);
+  }
+
+  void embeddings() {
+    const NamedArray& target = get("target_embedding.weight", 0, d_model);
+    const NamedArray *source = find("source_embedding.weight"), *own = find("projection.weight");
+    if (source) get("source_embedding.weight", 0, d_model);
+    if (own) get("projection.weight", target.rows, d_model);
+    source_size_ = source ? source->rows : target.rows;
+    target_embedding = copy(target);
+    source_embedding = source ? copy(*source) : target_embedding;
+    output_weight_ = own ? copy(*own) : target_embedding;
+    if (find("projection_bias")) output_bias_ = copy(get("projection_bias", target.rows, 1));
+    tasks_.push_back({&output, {output_weight_, target.rows, d_model}, output_bias_});
+  }
+
+  void pack(int threads) {
+    matrices_.resize(tasks_.size());
+    std::atomic<bool> failed{false};
+    parallel_for(static_cast<int>(tasks_.size()), threads, [&](int i, int) {
+      const NamedArray& weight = tasks_[i].weight;
+      try {
+        matrices_[i] = std::make_unique<Matrix>(weight.data, tasks_[i].bias, weight.rows, weight.columns,
+                                                format_);
+        *tasks_[i].result = matrices_[i].get();
+      } catch (const std::exception&) {
+        failed = true;
+      }
+    });
+    tasks_.clear();
+    if (failed) throw std::bad_alloc();
+  }
+
+  const NamedArrays& arrays_;  // while it is made
+  const NumberFormat format_;
+  std::vector<Task> tasks_;
+  std::vector<std::unique_ptr<Matrix>> matrices_;
+  std::vector<AlignedArray<float>> copies_;
+  int source_size_ = 0;
+  const float *output_weight_ = nullptr, *output_bias_ = nullptr;
+  mutable std::mutex mutex_;
+  mutable std::unique_ptr<RowMatrix> output_rows_;
+};
+
+}  // namespace nmtkit
