@@ -42,7 +42,7 @@ def current(markdown: str) -> str:
 
 def _options(name: str) -> str:
     command = load_command(name.removeprefix("nmt-"))
-    context = click.Context(command, info_name=name)
+    context = command.make_context(name, [], resilient_parsing=True)
     usage = f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```"
     groups: dict[str, list[str]] = {}
     for parameter in command.get_params(context):

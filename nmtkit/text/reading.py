@@ -123,7 +123,7 @@ def _go_to_first_line(path: Path | str, file: io.BufferedReader) -> None:
         program = found.lastgroup
         raise UserError(f"{path}: compressed by {program}: decompress it, for example with {program} -dc")
     every_second = [begin[offset : min(len(begin), 64) // 2 * 2 : 2] for offset in (0, 1)]
-    is_utf16 = len(begin) >= 8 and any(byte and not any(byte) for byte in every_second)
+    is_utf16 = len(begin) >= 8 and [any(half) for half in every_second].count(False) == 1
     if is_utf16 or (begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and 0 in begin):
         raise UserError(f"{path}: UTF-16, not UTF-8: convert the file, for example with iconv -f UTF-16 -t UTF-8")
     if b"\n" not in begin and begin.count(b"\r") > 1:

@@ -38,7 +38,10 @@ lines = st.one_of(
     .map(str.encode),
     st.sampled_from(BLANKS).map(str.encode),
 )  # most hold no line feed, some hold several
-OTHER_CONTENT = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"(\xb5/\xfd", BOM_UTF16_LE, BOM_UTF16_BE)  # is refused
+OTHER_CONTENT = (  # is refused
+    *(b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"(\xb5/\xfd", BOM_UTF16_LE, BOM_UTF16_BE),
+    *(b"PK\x03\x04", b"%PDF-", b"{\\rtf", b"\xd0\xcf\x11\xe0"),
+)
 texts = st.one_of(st.lists(lines, max_size=12).map(b"\n".join), st.binary(max_size=200)).filter(
     lambda text: not text.startswith(OTHER_CONTENT)
 )

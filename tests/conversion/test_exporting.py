@@ -86,9 +86,8 @@ def test_a_ctranslate2_export_contains_everything_needed_to_translate(
     pieces = SentencePieceProcessor(model_file=str(tmp_path / "engine/spm.model"))
     theirs = engine.translate_batch(pieces.encode(LINES, out_type=str), beam_size=1, max_decoding_length=9)
     ours = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
-    assert [pieces.decode(result.hypotheses[0]) for result in theirs] == ours.translate(
-        LINES, beam=1, max_len_a=0, max_len_b=9
-    )
+    texts = [pieces.decode(result.hypotheses[0]).replace("\ufffd", "") for result in theirs]  # bytes of no character
+    assert texts == ours.translate(LINES, beam=1, max_len_a=0, max_len_b=9)
 
 
 def test_a_ctranslate2_export_can_be_quantized(export: Run, tmp_path: Path) -> None:

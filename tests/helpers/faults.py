@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from nmtkit.checkpoint import load_checkpoint
 
-TEXT = "a dog runs\nthe cat\n" * 20
+TEXT = "a dog runs\nthe cat\n" * 60
 
 
 class Result(NamedTuple):

@@ -118,7 +118,7 @@ def test_a_side_that_is_blank_or_has_no_tokens_is_empty_whatever_the_filters(
 ) -> None:
     blank = [(NEXT_LINE, "der hund"), ("the dog", NEXT_LINE)]
     lacking = [(REMOVED, "der hund"), ("the dog", REMOVED), (REMOVED, REMOVED), (REMOVED, REMOVED), ("", "der")]
-    vocabulary: dict[str, Any] = {"tokenizer": "sentencepiece", "vocab_size": 40, "normalization": "nmt_nfkc"}
+    vocabulary: dict[str, Any] = {"tokenizer": "sentencepiece", "vocab_size": 40}
     dataset = make(tmp_path, [*good(10), *blank, *lacking], CleaningConfig(**options), **vocabulary)
     assert dataset.summaries["train"].dropped == {"empty": 7}
     assert kept(dataset) == list(range(10))

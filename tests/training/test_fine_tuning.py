@@ -228,7 +228,11 @@ def test_a_run_resumes_with_other_data_only_if_progress_is_reset(
     assert made.returncode == 0, made.stderr.decode()
     run = tmp_path / "run"
     train(run, "--max-updates", 8)
-    refused(train(run, "--max-updates", 9, dataset=tmp_path / "half", code=2), "other data", "--reset-progress")
+    refused(
+        train(run, "--max-updates", 9, dataset=tmp_path / "half", code=2),
+        "use the data it was started with",
+        "--reset-progress",
+    )
     for end in (9, 10):
         train(run, "--max-updates", end, "--reset-progress", dataset=tmp_path / "half")
     assert (last(run).progress["epoch"], last(run).progress["updates_in_epoch"]) == (1, 2)

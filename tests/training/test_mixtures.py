@@ -115,7 +115,7 @@ def test_the_same_dataset_list_is_needed_to_resume_and_can_be_changed_with_reset
     train: Train, small: tuple[Path, Path], tmp_path: Path
 ) -> None:
     train(tmp_path, small[0], "--max-updates", 2)
-    refused(train(tmp_path, "--max-updates", 3, code=2), "other data", "--reset-progress")
+    refused(train(tmp_path, "--max-updates", 3, code=2), "started with", "--reset-progress")
     refused(train(tmp_path, *small, "--max-updates", 3, code=2), "other data")
     refused(train(tmp_path, small[1], "--max-updates", 3, code=2), "other data")
     train(tmp_path, *small, "--max-updates", 3, "--reset-progress")
