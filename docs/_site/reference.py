@@ -45,7 +45,7 @@ def _options(name: str) -> str:
     context = command.make_context(name, [], resilient_parsing=True)
     usage = f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```"
     groups: dict[str, list[str]] = {}
-    for parameter in command.get_params(context):
+    for parameter in command.params:  # without --help, whose names depend on earlier calls of click
         if isinstance(parameter, click.Option) and not parameter.hidden:
             groups.setdefault(getattr(parameter, "heading", _OTHER_OPTIONS), []).append(_option(parameter, context))
     groups[_OTHER_OPTIONS] = groups.pop(_OTHER_OPTIONS)

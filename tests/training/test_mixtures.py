@@ -116,8 +116,8 @@ def test_the_same_dataset_list_is_needed_to_resume_and_can_be_changed_with_reset
 ) -> None:
     train(tmp_path, small[0], "--max-updates", 2)
     refused(train(tmp_path, "--max-updates", 3, code=2), "started with", "--reset-progress")
-    refused(train(tmp_path, *small, "--max-updates", 3, code=2), "other data")
-    refused(train(tmp_path, small[1], "--max-updates", 3, code=2), "other data")
+    refused(train(tmp_path, *small, "--max-updates", 3, code=2), "use the data")
+    refused(train(tmp_path, small[1], "--max-updates", 3, code=2), "use the data")
     train(tmp_path, *small, "--max-updates", 3, "--reset-progress")
     assert len(last(tmp_path).progress["others"]) == 2
     train(tmp_path, *small, "--max-updates", 4, "--reset-progress")
