@@ -22,7 +22,7 @@ _KNOWN: Known = {
     **SIZES_AND_DROPOUT,
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal", "learned", "fairseq")},
     **{"norm": ("post", "pre"), "share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
-    "attention_window": (None,),
+    **{"source_end": (False, True), "attention_window": (None,)},
 }
 _MASK = -1e4  # bias of ids that are never output: gives probability 0 in all number formats, including fp16
 
@@ -56,7 +56,7 @@ def to_ctranslate2(
     )
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = SPECIALS[1:]
     spec.config.decoder_start_token = spec.config.bos_token
-    spec.config.add_source_eos = True
+    spec.config.add_source_eos = config.source_end
     spec.register_source_vocabulary(checkpoint.source.vocab.pieces)
     spec.register_target_vocabulary(checkpoint.target.vocab.pieces)
     _fill_transformer(spec, cast(Transformer, checkpoint.build_model()))

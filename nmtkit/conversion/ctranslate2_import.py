@@ -81,7 +81,8 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
             )
         settings = read_object(folder / "config.json")
         vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
-        _check_settings(settings, vocabularies, has_start=not _starts_from_zero(spec.variables))
+        has_start = not _starts_from_zero(spec.variables)
+        _check_settings(settings, vocabularies, has_start)
         pairs = [_own_ids(pieces, settings) for pieces in vocabularies]
         ours = joint((pairs[0][0], pairs[1][0]))
         tokenizers = _tokenizers(folder, ours, languages, options)
@@ -89,7 +90,8 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
             Side(tokenizer, rows, len(pieces))
             for tokenizer, (_, rows), pieces in zip(tokenizers, pairs, vocabularies, strict=True)
         )
-        return _convert(spec.variables, languages, (source, target), folder)
+        source_end = _reads_source_end(settings, has_start)
+        return _convert(spec.variables, languages, (source, target), folder, source_end)
 
 
 def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
@@ -99,16 +101,6 @@ def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str
     """
     if settings.get("add_source_bos"):
         raise UserError("config.json: add_source_bos is set, which is not supported")
-    if not settings.get("add_source_eos"):
-        if has_start and settings.get("decoder_start_token") == settings.get("bos_token", "<s>"):
-            raise UserError(
-                "config.json: add_source_eos is not set and outputs begin with <s>, as in models of OpenNMT-py, which "
-                "read sources without </s>: this is not supported"
-            )
-        logger.warning(
-            "config.json: add_source_eos is not set, but nmtkit ends each source with </s>: right for models of "
-            "transformers, wrong for a model that was trained without it"
-        )
     epsilon = settings.get("layer_norm_epsilon")
     if epsilon is not None and not math.isclose(epsilon, _EPSILON):
         raise UserError(f"config.json: layer_norm_epsilon is {epsilon}: only {_EPSILON} is supported")
@@ -123,6 +115,20 @@ def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str
         if settings[setting] != name and any(name in pieces for pieces in vocabularies):
             token = quoted(settings[setting])
             raise UserError(f"{name} is an ordinary piece, because {setting} of config.json is {token}")
+
+
+def _reads_source_end(settings: Mapping[str, Any], has_start: bool) -> bool:
+    """Whether the model reads </s> at the end of each source.
+
+    Without `add_source_eos`, models of OpenNMT-py, whose outputs begin with <s>, do not; for models of transformers,
+    the caller of CTranslate2 adds it.
+    """
+    if settings.get("add_source_eos"):
+        return True
+    if has_start and settings.get("decoder_start_token") == settings.get("bos_token", "<s>"):
+        return False
+    logger.warning("config.json: add_source_eos is not set: assuming that the caller adds </s>, as with transformers")
+    return True
 
 
 def _read_pieces(folder: Path, side: str) -> list[str]:
@@ -184,7 +190,11 @@ def _sentencepiece_files(folder: Path, languages: tuple[str, str]) -> tuple[Path
 
 
 def _convert(
-    variables: Mapping[str, Tensor], languages: tuple[str, str], sides: tuple[Side, Side], folder: Path
+    variables: Mapping[str, Tensor],
+    languages: tuple[str, str],
+    sides: tuple[Side, Side],
+    folder: Path,
+    source_end: bool,
 ) -> Checkpoint:
     """Create the checkpoint from a model's variables."""
     matrices, attributes = _split(variables, folder)
@@ -204,7 +214,7 @@ def _convert(
     if attributes.get(_ZERO_START):
         sides = (sides[0], replace(sides[1], rows=[*sides[1].rows[:BOS], None, *sides[1].rows[BOS + 1 :]]))
     positions, halves = _form_of(tables)
-    config = replace(config, positions=positions)
+    config = replace(config, positions=positions, source_end=source_end)
     if positions == "learned":
         config, named = with_positions(config, *tables)
         others |= named

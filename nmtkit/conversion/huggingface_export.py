@@ -40,7 +40,12 @@ from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK
 _KNOWN: Known = {
     **SIZES_AND_DROPOUT,
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
-    **{"share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True), "attention_window": (None,)},
+    **{
+        "share_embeddings": ("all", "decoder", "none", None),
+        "output_bias": (False, True),
+        "source_end": (True,),
+        "attention_window": (None,),
+    },
 }
 _MASK = -1e4  # bias of <pad>: gives probability 0, as for BOS in nmtkit
 _MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer ones raise an error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmtkit.checkpoint import Checkpoint, is_export, read_progress
-from nmtkit.conversion import fsmt, marian
+from nmtkit.conversion import fsmt, marian, opennmt
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
 from nmtkit.conversion.fairseq import from_fairseq
@@ -50,6 +50,20 @@ IMPORTERS = (  # the first that recognizes a path reads it
         from_ctranslate2,
         (*_LANGUAGES, "spm_model"),
         lambda path: {},
+    ),
+    Importer(
+        "an Eole model",
+        opennmt.is_eole,
+        opennmt.from_eole,
+        (*_LANGUAGES, "spm_model"),
+        lambda path: opennmt.SEARCH_DEFAULTS,
+    ),
+    Importer(
+        "an OpenNMT-py checkpoint",
+        opennmt.is_opennmt,
+        opennmt.from_opennmt,
+        (*_LANGUAGES, "spm_model"),
+        lambda path: opennmt.SEARCH_DEFAULTS,
     ),
     Importer(
         "a fairseq checkpoint",

@@ -5,7 +5,7 @@ an update nor their order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -76,6 +76,17 @@ class PackedBatch(Movable):
             self.tgt_out[target],
             self.target_lengths[rows],
         )
+
+    def without_source_end(self) -> "PackedBatch":
+        """Drop EOS of each source that has other tokens."""
+        is_longer = self.source_lengths > 1
+        ends = (self.source_lengths.cumsum(0) - 1)[is_longer]
+        kept = torch.ones_like(self.src, dtype=torch.bool).index_fill_(0, ends, False)
+        lengths = self.source_lengths - is_longer.long()
+        tokens = self.source_tokens - len(ends)
+        src = F.pad(self.src[kept][:tokens], (0, packed_size(tokens) - tokens), value=PAD)
+        longest = max(1, self.longest[0] - 1), self.longest[1]
+        return replace(self, src=src, source_lengths=lengths, source_tokens=tokens, longest=longest)
 
 
 MicroBatchTensors = Batch | PackedBatch

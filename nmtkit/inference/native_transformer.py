@@ -37,6 +37,7 @@ _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search kn
     "norm": ("post", "pre"),
     "share_embeddings": (None, "all", "decoder", "none"),
     "output_bias": (False, True),
+    "source_end": (False, True),
     "attention_window": (None,),
 }
 
@@ -114,6 +115,8 @@ class NativeTransformer(TransformerSizes, InferenceModel):
 
     def encode(self, src: Ints, lengths: Ints) -> NativeState:
         """As `InferenceModel.encode`. IndexError for ids beyond the vocabulary, and for lengths not from 1 to S."""
+        if not self.config.source_end:
+            lengths = np.maximum(lengths - 1, 1)
         positions = self._source_positions.rows(0, src.shape[1])
         return NativeState(native_build.native.encode(self._model, src, lengths, positions, thread_count()), self)
 
@@ -157,11 +160,12 @@ class NativeTransformer(TransformerSizes, InferenceModel):
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
         """As `InferenceModel.alignment`: the layers above that one are not computed."""
         number, state = self.alignment_layer(layer), self.encode(src, lengths)
-        weights = np.zeros((*tgt_in.T.shape, int(lengths.max())), np.float32)  # (T, B, S)
+        longest = max(1, int(lengths.max()) - (not self.config.source_end))
+        weights = np.zeros((*tgt_in.T.shape, longest), np.float32)  # (T, B, S)
         for tokens, of_step in zip(np.ascontiguousarray(tgt_in.T), weights, strict=True):
             position = self._next_position(state)
             native_build.native.attend(state.state, tokens, position, number, of_step, thread_count())
-        by_row: Floats = weights.swapaxes(0, 1)
+        by_row: Floats = np.pad(weights.swapaxes(0, 1), ((0, 0), (0, 0), (0, int(lengths.max()) - longest)))
         return by_row
 
     def _next_position(self, state: NativeState) -> Floats:

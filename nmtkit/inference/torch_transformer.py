@@ -35,10 +35,11 @@ class TorchTransformer(TransformerSizes, TorchInference):
         sorted by length."""
         if src.device.type != "cpu":
             return self.model.encode(src, lengths)
-        mask = torch.arange(src.size(1)) < lengths.unsqueeze(1)
+        mask = torch.zeros(src.shape, dtype=torch.bool)
         values = torch.zeros(*src.shape, self.config.d_model, dtype=self.model.output_matrix.dtype)
         for rows, longest in _parts(lengths.tolist()):
-            values[rows, :longest] = self.model.encode(src[rows, :longest], lengths[rows]).values
+            encoded = self.model.encode(src[rows, :longest], lengths[rows])
+            values[rows, :longest], mask[rows, :longest] = encoded.values, encoded.mask
         return Memory(values, mask)
 
     def start(self, memory: Memory) -> KeyValueCache:

@@ -130,6 +130,9 @@ class TransformerConfig(ModelConfig):
         "three.",
     )
     output_bias: bool = option(False, file_only=True, help="Add a learned bias to the logits (not in the paper).")
+    source_end: bool = option(
+        True, file_only=True, help="Read the </s> of each source, which models of OpenNMT-py do not have."
+    )
     attention_window: int | None = option(
         None,
         min=1,

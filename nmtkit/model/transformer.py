@@ -96,7 +96,12 @@ class Transformer(TranslationModel):
             nn.init.zeros_(self.projection_bias)
 
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
-        """Encode src (B, S) with lengths (B,). Append each layer's self-attention weights (B, H, S, S) to `record`."""
+        """Encode src (B, S) with lengths (B,). Append each layer's self-attention weights (B, H, S, S) to `record`.
+
+        Without the option `source_end`, </s> is masked like padding.
+        """
+        if not self.config.source_end:
+            lengths = (lengths - 1).clamp(min=1)
         return self._encode(self.source_embedding(src), lengths, self.source_positions(0, src.size(1)), record)
 
     def _encode(self, embedded: Tensor, lengths: Tensor, positions: Tensor, record: list[Tensor] | None) -> Memory:

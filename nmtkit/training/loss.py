@@ -12,6 +12,7 @@ from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.machine import native_build
 from nmtkit.machine.precision import product_dtype
 from nmtkit.model import native_operators
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.packed_attention import PackedSide, attends_short, kernel_for, pack_sides
 from nmtkit.model.translation_model import TranslationModel, mask_never_output
@@ -215,6 +216,8 @@ class MicroBatchLoss(nn.Module):
 
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
     """The decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
+    if isinstance(model.config, TransformerConfig) and not model.config.source_end:
+        batch = batch.without_source_end()
     matrix = model.output_matrix
     precision = product_dtype(matrix)
     kernel = kernel_for(model.config, precision, batch.src.device)

@@ -39,7 +39,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"attention_window": 2},
     {"d_k": 5, "d_v": 3},
     {"share_embeddings": "none", "attention_window": 1, "norm": "pre"},
-    {"activation": "gelu", "output_bias": True},
+    {"activation": "gelu", "output_bias": True, "source_end": False},
     {"activation": "swish", "positions": "fairseq", "norm": "pre"},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))

@@ -44,6 +44,7 @@ OTHER_VALUES: dict[str, tuple[object, ...]] = {  # of the options that have no l
     "activation_dropout": (0.5,),
     "max_positions": (20,),
     "output_bias": (False, True),
+    "source_end": (False, True),
     "attention_window": (None, 2),
 }
 

@@ -1,0 +1,223 @@
+"""Import of Transformers of OpenNMT-py 3 and of its successor Eole.
+
+Both are pre-norm, their sources have no </s>, and their linear layers usually have no biases. They differ in names.
+"""
+
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.console.log import logger
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.fairseq_tokenizers import joint, sentencepiece_tokenizers
+from nmtkit.conversion.folder import read_object
+from nmtkit.conversion.pickled import load_pickled, named_tensors
+from nmtkit.conversion.safetensors import read_tensors
+from nmtkit.conversion.weights import DECODER_LAYER, Embeddings, ForeignWeights, Side, assemble
+from nmtkit.errors import UserError
+from nmtkit.model.config import TransformerConfig
+from nmtkit.storage.archive import as_user_errors
+from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
+from nmtkit.wording import quoted
+
+SEARCH_DEFAULTS: dict[str, float | str] = {  # of both toolkits
+    **{"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},
+    **{"max_len_a": 1.25, "max_len_b": 5},
+}
+_ACTIVATIONS = ("relu", "gelu")
+_FIXED: dict[str, tuple[object, ...]] = {  # options, each with its supported values
+    **{"encoder_type": ("transformer",), "decoder_type": ("transformer",), "model_task": ("seq2seq",)},
+    **{"position_encoding": (True,), "position_encoding_type": ("SinusoidalInterleaved", None)},
+    **{"max_relative_positions": (0, None), "sliding_window": (0, None), "layer_norm": ("standard",)},
+    **{"parallel_residual": (False, None), "quant_type": ("", None), "copy_attn": (False, None)},
+}
+_RENAMED = tuple(  # names of OpenNMT-py, then of Eole -> the names of fairseq
+    (re.compile(pattern), new)
+    for pattern, new in (
+        (r"coder\.transformer(_layers)?\.", "coder.layers."),
+        (r"encoder\.embeddings\.make_embedding\.emb_luts\.0|src_emb\.embeddings", "encoder.embed_tokens"),
+        (r"decoder\.embeddings\.make_embedding\.emb_luts\.0|tgt_emb\.embeddings", "decoder.embed_tokens"),
+        (r"\.context_attn\.", ".encoder_attn."),
+        (r"\.linear_(query|keys|values)\.", lambda found: f".{found[1][0]}_proj."),
+        (r"\.final_linear\.", ".out_proj."),
+        (r"\.(feed_forward\.layer_norm|post_attention_layernorm)\.", ".final_layer_norm."),
+        (r"\.(layer_norm_2|precontext_layernorm)\.", ".encoder_attn_layer_norm."),
+        (r"(layers\.\d+)\.(layer_norm|layer_norm_1|input_layernorm)\.", r"\1.self_attn_layer_norm."),
+        (r"\.(feed_forward\.w_1|mlp\.gate_up_proj)\.", ".fc1."),
+        (r"\.(feed_forward\.w_2|mlp\.down_proj)\.", ".fc2."),
+    )
+)
+_MODULES = {module for part in DECODER_LAYER.values() for module in part if not module.endswith("norm")}
+_LINEAR = re.compile(rf".+\.({'|'.join(sorted(_MODULES))})\.weight")
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model with its options by the names of OpenNMT-py; `transforms` prepared the text."""
+
+    options: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    pieces: tuple[Sequence[str], Sequence[str]]
+    start: str  #: the piece before each output
+    transforms: Sequence[str]
+    spm_files: tuple[Path, ...] = ()
+
+
+def is_opennmt(path: Path) -> bool:
+    """Whether a file is a checkpoint of OpenNMT-py, by the names in it."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        name = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
+        content = b"" if name is None else archive.read(name)
+    return all(word in content for word in (b"vocab", b"opt", b"src")) and b"task" in content and b"cfg" not in content
+
+
+def is_eole(path: Path) -> bool:
+    """Whether a folder is a model of Eole."""
+    return (path / "vocab.json").is_file() and any(path.glob("model.*.safetensors"))
+
+
+def from_opennmt(path: Path, options: ImportConfig) -> Checkpoint:
+    """Read a checkpoint of OpenNMT-py 3. Raises UserError if damaged, or for what nmtkit's Transformer lacks."""
+    with as_user_errors(path, "an OpenNMT-py checkpoint"):
+        content = _read(path)
+        given, vocabularies = vars(content["opt"]), content["vocab"]
+        if "model" in content:
+            tensors = named_tensors(content["model"])
+            tensors |= {f"generator.{name}": tensor for name, tensor in named_tensors(content["generator"]).items()}
+        else:
+            tensors = read_tensors(path.with_suffix(".safetensors"))
+        pieces = vocabularies["src"], vocabularies["tgt"]
+        start = vocabularies.get("decoder_start_token", "<s>")
+        model = _Model(given, tensors, pieces, start, sorted(given.get("_all_transform", ())))
+        return _convert(model, options)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return load_pickled(path)
+    except UserError as error:
+        if "torchtext" not in str(error):
+            raise
+        raise UserError("it is of OpenNMT-py 2: convert it with its tools/convertv2_v3.py") from error
+
+
+def from_eole(folder: Path, options: ImportConfig) -> Checkpoint:
+    """Read a folder of Eole. Raises UserError if damaged, or for what nmtkit's Transformer lacks."""
+    with as_user_errors(folder, "an Eole model"):
+        config, vocabularies = read_object(folder / "config.json"), read_object(folder / "vocab.json")
+        own, training = config["model"], config.get("training", {})
+        encoder, decoder = own.get("encoder", {}), own.get("decoder", {})
+        given = {**training, **own, **own.get("embeddings", {}), **encoder, **decoder}
+        given |= {"enc_layers": encoder.get("layers", 2), "dec_layers": decoder.get("layers", 2)}
+        given["pos_ffn_activation_fn"] = given.get("mlp_activation_fn", "relu")
+        for name in ("heads", "hidden_size", "transformer_ff", "mlp_activation_fn", "position_encoding_type"):
+            if encoder.get(name) != decoder.get(name):
+                raise UserError(f"config.json: {name} differs between encoder and decoder, which is not supported")
+        tensors: dict[str, Tensor] = {}
+        for file in sorted(folder.glob("model.*.safetensors")):
+            tensors |= read_tensors(file)
+        transforms = config.get("transforms") or ()
+        named = config.get("transforms_configs", {}).get("sentencepiece", {})
+        names = [named.get(f"{side}_subword_model") or "" for side in ("src", "tgt")]
+        files = tuple(folder / name.rpartition("/")[2] for name in names if name)
+        model = _Model(
+            given,
+            tensors,
+            (vocabularies["src"], vocabularies["tgt"]),
+            vocabularies.get("decoder_start_token", "<s>"),
+            transforms,
+            files if len(files) == 2 and all(map(Path.is_file, files)) else (),
+        )
+        return _convert(model, options)
+
+
+def _convert(model: _Model, options: ImportConfig) -> Checkpoint:
+    config = _config(model.options)
+    languages = options.languages(model.options.get("src_lang") or None, model.options.get("tgt_lang") or None)
+    sides = _sides(model, options)
+    weights = ForeignWeights(_with_new_names(model.tensors))
+    weights.drop(lambda name: name.endswith(".pe.pe"))
+    for name in [f"decoder.layers.{number}.layer_scalar" for number in range(config.decoder_layers)]:
+        if name in weights and not bool((weights.take(name) == 1).all()):
+            raise UserError(f"{name} is not 1, which is not supported")
+    others = weights.take_stacks(config)
+    source = weights.take("encoder.embed_tokens.weight")
+    target = weights.take("decoder.embed_tokens.weight") if "decoder.embed_tokens.weight" in weights else source
+    output = weights.take("generator.weight") if "generator.weight" in weights else target
+    embeddings = Embeddings(source, target, output, weights.take("generator.bias"))
+    weights.refuse_rest()
+    return assemble(config, languages, sides, embeddings, others, halves=False)
+
+
+def _config(given: Mapping[str, Any]) -> TransformerConfig:
+    """Convert options to nmtkit's. Raises UserError for unsupported ones."""
+    for name, supported in _FIXED.items():
+        if name in given and given[name] not in supported:
+            raise UserError(f"{name} is {quoted(given[name])}, only {quoted(supported[0])} is supported")
+    activation = given.get("pos_ffn_activation_fn", "relu")
+    if activation not in _ACTIVATIONS:
+        raise UserError(f"the activation {quoted(activation)} is not supported, only {' and '.join(_ACTIVATIONS)}")
+    return TransformerConfig(
+        encoder_layers=given["enc_layers"],
+        decoder_layers=given["dec_layers"],
+        d_model=given["hidden_size"],
+        d_ff=given["transformer_ff"],
+        heads=given["heads"],
+        dropout=_last(given.get("dropout"), 0.3),
+        attention_dropout=_last(given.get("attention_dropout"), 0.1),
+        activation=activation,
+        norm="pre",
+        source_end=False,
+    )
+
+
+def _last(schedule: Any, default: float) -> float:
+    """The last value of an option that may change during training."""
+    values = schedule if isinstance(schedule, list) else [schedule]
+    return float(values[-1]) if values and values[-1] is not None else default
+
+
+def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename weights (…) to fairseq's names, and add the biases, zero, that linear layers lack."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        for pattern, new in _RENAMED:
+            name = pattern.sub(new, name)
+        renamed[name] = tensor
+    for name in list(filter(_LINEAR.fullmatch, renamed)):
+        renamed.setdefault(f"{name.removesuffix('weight')}bias", torch.zeros(len(renamed[name])))
+    return renamed
+
+
+def _sides(model: _Model, options: ImportConfig) -> tuple[Side, Side]:
+    """Both sides: text is segmented by the SentencePiece models in `options`, or those of the model, or beforehand."""
+    special = {"<unk>", "<blank>", "</s>", model.start, *SPECIALS}
+    numbers = [{piece: number for number, piece in enumerate(pieces)} for pieces in model.pieces]
+    rests = [[piece for piece in pieces if piece not in special] for pieces in model.pieces]
+    vocabularies = joint((Vocabulary([*SPECIALS, *rests[0]]), Vocabulary([*SPECIALS, *rests[1]])))
+    tokenizers: list[Tokenizer]
+    if files := options.spm_model or model.spm_files:
+        tokenizers = [*sentencepiece_tokenizers(vocabularies, files)]
+    else:
+        first = SpaceTokenizer(vocabularies[0])
+        tokenizers = [first, first if vocabularies[0] is vocabularies[1] else SpaceTokenizer(vocabularies[1])]
+        used = f" ({', '.join(model.transforms)})" if model.transforms else ""
+        logger.warning(
+            "the model translates segmented text, as its training text was%s; with --spm-model FILE, raw text", used
+        )
+    names = ("<blank>", "<unk>", model.start, "</s>")
+    source, target = (
+        Side(tokenizer, [ids.get(piece) for piece in (*names, *rest)], len(ids))
+        for tokenizer, ids, rest in zip(tokenizers, numbers, rests, strict=True)
+    )
+    return source, target

@@ -1,0 +1,59 @@
+"""Models that OpenNMT-py 3.5.1 and Eole 0.6.4 wrote, with random weights, and their greedy outputs.
+
+Their tables of positions are cut to 8 rows, to save space.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit import Translator
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.importers import find_importer
+from nmtkit.errors import UserError
+
+FOREIGN = Path(__file__).parent / "foreign"
+MODELS = {"opennmt": "opennmt/model.pt", "eole": "eole"}
+SOURCES = (FOREIGN / "source.txt").read_text().splitlines()
+
+
+def imported(path: Path) -> Checkpoint:
+    return find_importer(path).read(path, ImportConfig("en", "de"))
+
+
+@pytest.mark.parametrize("toolkit", MODELS)
+def test_greedy_outputs_equal_those_of_the_toolkit(toolkit: str, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "model.pt", imported(FOREIGN / MODELS[toolkit]))
+    translator = Translator.from_checkpoint(tmp_path / "model.pt")
+    outputs = translator.translate(SOURCES, beam=1, max_len_a=0, max_len_b=30)
+    assert outputs == (FOREIGN / toolkit / "greedy.txt").read_text().splitlines()
+    assert len(set(outputs)) > 5
+
+
+def test_an_option_that_changes_the_model_is_rejected_by_name(tmp_path: Path) -> None:
+    content = torch.load(FOREIGN / MODELS["opennmt"], weights_only=False)
+    content["opt"].max_relative_positions = 20
+    torch.save(content, tmp_path / "model.pt")
+    with pytest.raises(UserError, match="max_relative_positions is 20, only 0 is supported"):
+        imported(tmp_path / "model.pt")
+
+
+def test_an_unknown_weight_is_rejected_by_name(tmp_path: Path) -> None:
+    content = torch.load(FOREIGN / MODELS["opennmt"], weights_only=False)
+    content["model"]["encoder.transformer.0.feed_forward.w_3.weight"] = torch.zeros(48, 32)
+    torch.save(content, tmp_path / "model.pt")
+    with pytest.raises(UserError, match=r"w_3\.weight has no counterpart"):
+        imported(tmp_path / "model.pt")
+
+
+def test_stacks_of_different_widths_are_rejected(tmp_path: Path) -> None:
+    shutil.copytree(FOREIGN / "eole", tmp_path / "eole")
+    config = json.loads((tmp_path / "eole/config.json").read_text())
+    config["model"]["decoder"]["heads"] = 8
+    (tmp_path / "eole/config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="heads differs between encoder and decoder"):
+        imported(tmp_path / "eole")
