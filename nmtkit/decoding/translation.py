@@ -191,10 +191,10 @@ def _added(
         return [target.surfaces(part.ids, given) for part in parts]
     if segmented is not None:
         return [target.surfaces(part.ids, pieces) for part, pieces in zip(parts, segmented, strict=True)]
-    return [_surfaces(part.ids, text, target) for part, text in zip(parts, texts, strict=True)]
+    return [surfaces_of(part.ids, text, target) for part, text in zip(parts, texts, strict=True)]
 
 
-def _surfaces(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:
+def surfaces_of(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:
     """The texts that the ids of a hypothesis add, with the spaces of the decoded text."""
     surfaces = target.surfaces(ids)
     if "\ufffd" not in text:  # bytes that spell no character are not in the text
@@ -211,10 +211,20 @@ def align_words(
     Returns that attention, the source word and the target word. `source_words` and `target_words` have the number of
     the word of each piece, from 0.
     """
+    mass = word_attention(attention, source_words, target_words)
+    sources, targets = (list(dict.fromkeys(words)) for words in (source_words, target_words))
+    pairs = zip(mass.max(1).tolist(), mass.argmax(1).tolist(), targets, strict=True)
+    return [(most, sources[i], j) for most, i, j in pairs]
+
+
+def word_attention(
+    attention: NDArray[np.float32], source_words: Sequence[int], target_words: Sequence[int]
+) -> NDArray[np.float32]:
+    """Sum attention (T, S) over the pieces of each word: (target words, source words). Words as in `align_words`."""
     source_starts, target_starts = (
         np.flatnonzero(np.diff(words, prepend=words[0] - 1)) for words in (source_words, target_words)
     )
-    mass = np.add.reduceat(np.add.reduceat(attention, source_starts, axis=1), target_starts, axis=0)
-    best = source_starts[mass.argmax(1)].tolist()
-    pairs = zip(mass.max(1).tolist(), best, target_starts.tolist(), strict=True)
-    return [(most, source_words[i], target_words[j]) for most, i, j in pairs]
+    mass: NDArray[np.float32] = np.add.reduceat(
+        np.add.reduceat(attention, source_starts, axis=1), target_starts, axis=0
+    )
+    return mass

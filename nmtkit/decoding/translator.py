@@ -1,7 +1,8 @@
 """The translator: raw text in, raw text out."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, overload
@@ -21,12 +22,14 @@ from nmtkit.decoding.config import (
 from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
 from nmtkit.decoding.forced import all_heads
 from nmtkit.decoding.requests import Request
+from nmtkit.decoding.segments import translate_segments
 from nmtkit.decoding.tasks import LineWarnings, SentenceEncoder, SourceLimit
 from nmtkit.decoding.translation import Translation, translation_of
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import WeightsConfig
 from nmtkit.text.input_stream import chunks
+from nmtkit.text.segment import Segment
 from nmtkit.text.tags import tag_ids
 from nmtkit.text.tokenizer import LEARNED_KINDS, SPACE, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _ignore(count: int) -> None:
+def _ignore(_: object) -> None:
     """Report no progress."""
 
 
@@ -67,6 +70,7 @@ class Translator:
         """
         self.model, self.source, self.target = model, source, target
         self._engine = engine or local_engine(model, target.decode)
+        self.languages = languages
         self._encoder = SentenceEncoder(source, target, model.longest_sequence, languages)
 
     @classmethod
@@ -228,6 +232,31 @@ class Translator:
         batches = batches or StreamConfig()
         lines = map(self.request, sentences)
         return self.stream_chunks(chunks(lines, self.sizes(batches).buffer), config, batches, advance, done)
+
+    def translate_segments(
+        self,
+        segments: Sequence[Segment],
+        config: SearchConfig | None = None,
+        batches: StreamConfig | None = None,
+        request: Callable[[str], Request] = Request,
+        observe: Callable[[Translation], object] = _ignore,
+    ) -> list[Segment]:
+        """Translate segments with inline tags, each sentence by itself, and place their tags by the alignment.
+
+        The text of a result is the translation of the text of its segment, except for protected spans. `request` makes
+        the request of a sentence, for instance with a glossary; `observe` is called with its translation. Raises
+        UserError if a segment has tags, but the model no attention.
+        """
+        config, batches = config or SearchConfig(), batches or StreamConfig()
+        splits = batches.split_sentences is not False
+        batches = replace(batches, split_sentences=False, overlong="split")
+
+        def stream(texts: Sequence[str], is_tagged: bool) -> Iterator[Translation]:
+            for translation in self.stream(map(request, texts), replace(config, alignment=is_tagged), batches):
+                observe(translation)
+                yield translation
+
+        return translate_segments(self, segments, stream, splits)
 
     def sizes(self, batches: StreamConfig) -> BatchSizes:
         """The sizes of batches and buffer on the model's device."""
