@@ -13,6 +13,7 @@ from nmtkit.cli.options import PathName, ignore_from_file, ignore_or_refuse, opt
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.decoding.config import GenerationOptions, OutputConfig, SearchConfig
+from nmtkit.documents.config import DocumentConfig
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import partial_path, resolve, resolve_file
 from nmtkit.storage.outputs import check_output_file, check_stdout
@@ -66,8 +67,8 @@ def _refuse_search_options(values: dict[str, Any]) -> None:
 
 @command(
     "nmt-generate",
-    common="checkpoint input output format split sacrebleu reference beam length_penalty nbest sampling source_tag "
-    "glossary overlong max_tokens resume device precision threads workers quiet config",
+    common="checkpoint input output document markup format split sacrebleu reference beam length_penalty nbest "
+    "sampling source_tag glossary overlong max_tokens resume device precision threads workers quiet config",
 )
 @click.argument("dataset", required=False, type=PathName())
 @checkpoint_option
@@ -85,6 +86,7 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
     configure(log)
     chosen = GenerationOptions(**groups)
     _check_input(dataset, chosen)
+    _check_document(dataset, chosen)
     _check_output(chosen, models=len(checkpoint))
     asked, reference = chosen.requests, chosen.evaluation.reference
     beside = (asked.prefix, asked.constraints, asked.glossary, asked.score, reference, config_file_in_use())
@@ -109,6 +111,37 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
         raise UserError(
             "--shard translates only a part of the text: concatenate the outputs and score them with nmt-score"
         )
+
+
+def _check_document(dataset: Path | None, options: GenerationOptions) -> None:
+    """Raise UserError for options that contradict a document, or lines with markup or protected text."""
+    source, output, given = options.input, options.output, options.documents
+    format = given.format(source.path)
+    if dataset is not None or not options.translates_segments:
+        if given != DocumentConfig():
+            reason = "need --document FORMAT or --markup" if dataset is None else f"are not for the dataset {dataset}"
+            raise UserError(f"the options of documents and markup {reason}")
+        return
+    asked, evaluation = options.requests, options.evaluation
+    excluded = {
+        "--format": output.format != "text",
+        "--nbest": options.search.nbest > 1,
+        "--resume": output.resume,
+        "--attention-html": output.attention_html is not None,
+        "--shard": source.shard is not None,
+        "--score": asked.score is not None,
+        "--prefix": asked.prefix is not None,
+        "--constraints": asked.constraints is not None,
+        "--sacrebleu": evaluation.is_wanted,
+        "--alignment": options.search.attends,
+    }
+    what = "lines with markup" if format is None else f"a document ({format})"
+    for option, is_given in excluded.items():
+        if is_given:
+            raise UserError(f"{option} is not for {what}: omit it")
+    suffixes = [path.suffix.lower() for path in (source.path, output.path) if path is not None]
+    if given.document is None and len(set(suffixes)) == 2 and format is not None:
+        raise UserError(f"--output {output.path}: the output is a document too: end its name with {suffixes[0]}")
 
 
 def _check_output(options: GenerationOptions, models: int) -> None:

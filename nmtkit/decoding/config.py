@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple, TypedDict
 
 from nmtkit.config import Config, OptionGroups, option
 from nmtkit.data.config import DatasetConfig
+from nmtkit.documents.config import DocumentConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig, WeightsConfig
 from nmtkit.text.input_stream import STANDARD_STREAM
@@ -342,12 +343,18 @@ class GenerationOptions(OptionGroups):
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     input: InputConfig = field(default_factory=InputConfig)
     reading: DatasetConfig = field(default_factory=DatasetConfig)
+    documents: DocumentConfig = field(default_factory=DocumentConfig)
     requests: RequestConfig = field(default_factory=RequestConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     batches: StreamConfig = field(default_factory=StreamConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+
+    @property
+    def translates_segments(self) -> bool:
+        """Whether the input is a document, or lines with markup or protected text."""
+        return self.documents.format(self.input.path) is not None or self.documents.has_marked_lines
 
 
 # The keyword arguments of `Translator`, for editors and mypy. The fields of the same names hold the defaults, and

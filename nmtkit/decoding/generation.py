@@ -17,6 +17,7 @@ from nmtkit.console.log import Progress, logger
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.attention_page import at_most_a_page, attention_page
 from nmtkit.decoding.config import GenerationOptions, OutputConfig
+from nmtkit.decoding.document_generation import translate_with_markup
 from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
 from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_dataset, shard_of
@@ -57,7 +58,10 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     if options.output.attention_html is not None:
         observers.append(shown.append)
     start = time.monotonic()
-    stats = translate(translator, source, request_files, options, observers)
+    if isinstance(source, TextInput) and options.translates_segments:
+        stats = translate_with_markup(translator, source, request_files, options)
+    else:
+        stats = translate(translator, source, request_files, options, observers)
     seconds = time.monotonic() - start
     stats.report(seconds, source.name, languages[0], translator.model, _next_command(options, target_language))
     if options.output.attention_html is not None:

@@ -86,6 +86,10 @@ class RequestFiles:
             if next(file, None) is not None:
                 raise UserError(f"{flag} {self._files[flag]} has more lines than the input")
 
+    def request(self, text: str) -> Request:
+        """The request for a text that is no line of the input."""
+        return self._attached(text, {})
+
     def _next(self, flag: str, file: Iterator[str]) -> str:
         line = next(file, None)
         if line is None:

@@ -25,10 +25,13 @@ from nmtkit.decoding.requests import Request
 from nmtkit.decoding.segments import translate_segments
 from nmtkit.decoding.tasks import LineWarnings, SentenceEncoder, SourceLimit
 from nmtkit.decoding.translation import Translation, translation_of
+from nmtkit.documents.config import DocumentConfig
+from nmtkit.documents.document import with_edges
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import WeightsConfig
 from nmtkit.text.input_stream import chunks
+from nmtkit.text.markup import parse, render
 from nmtkit.text.segment import Segment
 from nmtkit.text.tags import tag_ids
 from nmtkit.text.tokenizer import LEARNED_KINDS, SPACE, Tokenizer
@@ -113,6 +116,7 @@ class Translator:
         lines: Iterable[str | Request],
         *,
         nbest: None = None,
+        markup: str | None = None,
         progress: bool = False,
         **options: "Unpack[SearchKeywords]",
     ) -> list[str]: ...
@@ -132,22 +136,35 @@ class Translator:
         lines: Iterable[str | Request],
         *,
         nbest: int | None = None,
+        markup: str | None = None,
         progress: bool = False,
         **options: "Unpack[SearchKeywords]",
     ) -> list[str] | list[list[str]]:
         """Return the best translation of each line; with `nbest`, a list of at most that many, best first.
 
-        A line may be a `Request` with a prefix or required terms. `options` are the other fields of `SearchConfig`,
-        such as beam=4, except alignments, which `stream` returns. `progress` shows a bar, also in a notebook.
+        A line may be a `Request` with a prefix or required terms. With `markup` ("html" or "xml"), the tags of lines are
+        kept. `options` are the other fields of `SearchConfig`, such as beam=4, except alignments, which `stream`
+        returns. `progress` shows a bar, also in a notebook.
         """
         config = SearchConfig(nbest=1 if nbest is None else nbest, **options)
         if config.alignment:
             raise UserError("translate() returns texts without alignments: use stream()")
+        if markup is not None:
+            return self._translate_markup(lines, config, DocumentConfig(markup=markup).markup == "html")
         with _bar(lines, progress) as advance:
             translations = self.stream(lines, config, advance=advance)
             if nbest is None:
                 return [translation.text for translation in translations]
             return [[candidate.text for candidate in translation.candidates] for translation in translations]
+
+    def _translate_markup(self, lines: Iterable[str | Request], config: SearchConfig, is_html: bool) -> list[str]:
+        texts = list(_checked(lines))
+        if config.nbest > 1 or not all(isinstance(text, str) for text in texts):
+            raise TypeError("with markup, lines are texts, and nbest is None")
+        segments = [parse(str(text), is_html) for text in texts]
+        results = self.translate_segments(segments, config)
+        pairs = zip(results, segments, strict=True)
+        return [render(with_edges(result, segment), is_html) for result, segment in pairs]
 
     def score(
         self,

@@ -1,52 +1,17 @@
 """Documents: what is translated is found in the bytes of a file, all else is kept.
 
 Each format is a function from the bytes of a file to a `Document`: its `segments` in the order of the file, and
-`write`, which takes their translations. A command or a server calls one function:
-
-    def translate(segments: Sequence[Segment]) -> Sequence[Segment]:
-        ...  # translate segment.text, then place(segment, target, alignment) of nmtkit.text.segment
+`write`, which takes their translations. A command or a server calls one function of `nmtkit.documents.formats`:
 
     format = format_of(Path("report.docx"))  # None: lines
-    output = translate_document(content, format, translate, Options(target_language="de"))
+    output = translate_document(content, format, translator.translate_segments, Options(target_language="de"))
 
-`segment.text` can have several sentences. A translator splits it and joins the alignments: word numbers count from the
-start of the segment. An unchanged segment keeps its bytes. Errors of the input are UserErrors without the file's name.
+An unchanged segment keeps its bytes. Errors of the input are UserErrors without the file's name.
 """
 
-import re
-from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
-from nmtkit.documents.document import Document, Options, is_translatable
-from nmtkit.documents.docx import read_docx
-from nmtkit.documents.html import read_html
-from nmtkit.documents.json_values import read_json
-from nmtkit.documents.markdown import read_markdown
-from nmtkit.documents.odt import read_odt
-from nmtkit.documents.po import read_po
-from nmtkit.documents.subtitles import read_srt, read_vtt
-from nmtkit.documents.tables import read_csv, read_tsv
-from nmtkit.documents.text import read_text
-from nmtkit.documents.tmx import read_tmx
-from nmtkit.documents.xliff import read_xliff
-from nmtkit.text.segment import PLACEHOLDERS, Segment, protect
-
-#: The reader of each format.
-FORMATS: dict[str, Callable[[bytes, Options], Document]] = {
-    "csv": read_csv,
-    "docx": read_docx,
-    "html": read_html,
-    "json": read_json,
-    "md": read_markdown,
-    "odt": read_odt,
-    "po": read_po,
-    "srt": read_srt,
-    "tmx": read_tmx,
-    "tsv": read_tsv,
-    "txt": read_text,
-    "vtt": read_vtt,
-    "xliff": read_xliff,
-}
+FORMATS = ("csv", "docx", "html", "json", "md", "odt", "po", "srt", "tmx", "tsv", "txt", "vtt", "xliff")
 
 #: The formats of files by their ending. Files of the other formats are lines, unless the format is given.
 ENDINGS = {f".{format}": format for format in ("docx", "html", "odt", "po", "srt", "tmx", "vtt", "xliff")} | {
@@ -59,24 +24,3 @@ ENDINGS = {f".{format}": format for format in ("docx", "html", "odt", "po", "srt
 def format_of(path: PurePath) -> str | None:
     """The format of a document by its ending; None for files of lines."""
     return ENDINGS.get(path.suffix.lower())
-
-
-def translate_document(
-    content: bytes,
-    format: str,
-    translate: Callable[[Sequence[Segment]], Sequence[Segment]],
-    options: Options = Options(),  # noqa: B008
-    protected: re.Pattern[str] = PLACEHOLDERS,
-) -> bytes:
-    """Translate a document of one of `FORMATS`. Text that `protected` matches is restored byte for byte.
-
-    `translate` returns a segment for each segment, in their order; `place` makes it.
-    """
-    document = FORMATS[format](content, options)
-    results = list(document.segments)
-    sent = {index: protect(segment, protected) for index, segment in enumerate(results)}
-    sent = {index: segment for index, segment in sent.items() if is_translatable(segment)}
-    for (index, given), translation in zip(sent.items(), translate([*sent.values()]), strict=True):
-        if translation != given:
-            results[index] = translation
-    return document.write(results)

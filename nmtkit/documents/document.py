@@ -104,6 +104,8 @@ def is_translatable(segment: Segment) -> bool:
 
 def with_edges(translation: Segment, original: Segment) -> Segment:
     """The translation with the white space that the original has at both ends."""
+    if not original.parts:
+        return original
     first, last = (part if isinstance(part, str) else "" for part in (original.parts[0], original.parts[-1]))
     start, end = first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
     parts = list(translation.parts)
@@ -114,7 +116,7 @@ def with_edges(translation: Segment, original: Segment) -> Segment:
     return Segment(tuple(part for part in (start, *parts, end) if part), translation.movable)
 
 
-def plain(segment: Segment, _: Mapping[int, str]) -> str:
+def plain(segment: Segment, _: Mapping[int, str] | None = None) -> str:
     """The bytes of a segment whose text needs no escapes."""
     return "".join(part if isinstance(part, str) else part.raw for part in segment.parts)
 

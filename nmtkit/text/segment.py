@@ -84,6 +84,11 @@ def is_apart(text: str, start: int, end: int) -> bool:
     return not any(len(pair) == 2 and all(c.isalnum() and ord(c) < 0x0E00 for c in pair) for pair in borders)
 
 
+def _meet(before: str, after: str) -> bool:
+    """Whether a word ends one text and begins the other."""
+    return before[-1:].isalnum() and after[:1].isalnum()
+
+
 def balanced(parts: Iterable[Part], movable: bool = True) -> Segment:
     """Make a segment of parts: texts are joined, tags without a counterpart become standalone.
 
@@ -370,6 +375,11 @@ class _Placement:
             new.rank = 1
         at = min(max(new.start, parent.start), parent.end)
         new.start = new.end = next((end for start, end in self.protected if start < at < end), at)
+        if node.tag and node.tag.text.strip():  # it becomes no part of a word unless it was one
+            new.spaces = (
+                " " if _meet(self.target[:at], "a") and not _meet(self.text[: node.start], "a") else "",
+                " " if _meet("a", self.target[at:]) and not _meet("a", self.text[node.end :]) else "",
+            )
         self.deepest(parent, new.start, new.end).children.append(new)
         return new
 
