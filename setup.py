@@ -176,7 +176,7 @@ setup(
         ],
         "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score
         "ko": ["sacrebleu[ko]>=2.4"],
-        "serve": ["prometheus-client>=0.22,<1", "starlette>=1.0,<2", "uvicorn>=0.30,<1"],
+        "serve": ["prometheus-client>=0.22,<1", "python-multipart>=0.0.20,<1", "starlette>=1.0,<2", "uvicorn>=0.30,<1"],
     },
     entry_points={
         "console_scripts": [

@@ -4,7 +4,7 @@ Positions are characters.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate, pairwise
@@ -28,12 +28,8 @@ class Sides(Protocol):
     languages: tuple[str, str]
 
 
-#: Translates sentences, with their attention if asked for.
-Stream = Callable[[Sequence[str], bool], Iterable[Translation]]
-
-
 @dataclass
-class _Sentence:
+class Sentence:
     """A sentence of a segment, without the white space around it."""
 
     text: str
@@ -45,48 +41,54 @@ class _Sentence:
         return self.text if self.translation is None else self.translation.text
 
 
-def translate_segments(sides: Sides, segments: Sequence[Segment], stream: Stream, splits: bool) -> list[Segment]:
-    """Translate segments, each sentence by itself if `splits`, and place their tags.
+class Sentences:
+    """The sentences of segments, which are translated one by one; sentences without letters are copied."""
 
-    The text of a result is the translation of the text of its segment, except for protected spans. Sentences without
-    letters are copied.
-    """
-    divided = [_sentences(segment, sides.languages[0], splits) for segment in segments]
-    for is_tagged in (False, True):
-        sent = [
+    def __init__(self, sides: Sides, segments: Sequence[Segment], splits: bool = True) -> None:
+        """Without `splits`, a segment is one sentence."""
+        self._sides, self._segments = sides, segments
+        self._divided = [_sentences(segment, sides.languages[0], splits) for segment in segments]
+
+    def to_translate(self, is_tagged: bool | None = None) -> list[Sentence]:
+        """The sentences with letters: all, or those of segments with or without tags, which need an alignment."""
+        return [
             sentence
-            for segment, sentences in zip(segments, divided, strict=True)
+            for segment, sentences in zip(self._segments, self._divided, strict=True)
             for sentence in sentences
-            if _has_tags(segment) == is_tagged and has_letters(sentence.text)
+            if is_tagged in (None, has_tags(segment)) and has_letters(sentence.text)
         ]
-        translations = stream([sentence.text for sentence in sent], is_tagged) if sent else ()
-        for sentence, translation in zip(sent, translations, strict=True):
-            sentence.translation = translation
-    return [_placed(sides, *each) for each in zip(segments, divided, strict=True)]
+
+    def results(self) -> list[Segment]:
+        """The translated segments, once each sentence has its `translation`.
+
+        The text of a result is the translation of the text of its segment, except for protected spans. Tags are placed
+        by the attention of the translations; without it, they go around or behind the text.
+        """
+        return [_placed(self._sides, *each) for each in zip(self._segments, self._divided, strict=True)]
 
 
-def _has_tags(segment: Segment) -> bool:
+def has_tags(segment: Segment) -> bool:
     return any(isinstance(part, Tag) for part in segment.parts)
 
 
-def _sentences(segment: Segment, language: str, splits: bool) -> list[_Sentence]:
+def _sentences(segment: Segment, language: str, splits: bool) -> list[Sentence]:
     text = segment.text
     parts = split_sentences(text, language, segment.protected) if splits else [text]
     starts = accumulate(map(len, parts), initial=0)
     return [
-        _Sentence(part.strip(), start + len(part) - len(part.lstrip()))
+        Sentence(part.strip(), start + len(part) - len(part.lstrip()))
         for part, start in zip(parts, starts, strict=False)
         if part.strip()
     ]
 
 
-def _placed(sides: Sides, segment: Segment, sentences: Sequence[_Sentence]) -> Segment:
+def _placed(sides: Sides, segment: Segment, sentences: Sequence[Sentence]) -> Segment:
     """The translation of a segment with its tags."""
     text, ends = segment.text, [sentence.start + len(sentence.text) for sentence in sentences]
     frame = [text[end : sentence.start] for end, sentence in zip([0, *ends], sentences, strict=False)]
     targets = [sentence.target for sentence in sentences]
     target = join(targets, [*frame, text[ends[-1] if ends else 0 :]])
-    if not _has_tags(segment):
+    if not has_tags(segment):
         return place(segment, target, ())
     source_units, target_units, pairs = list[Span](), list[Span](), list[tuple[int, int]]()
     end = 0
@@ -100,7 +102,7 @@ def _placed(sides: Sides, segment: Segment, sentences: Sequence[_Sentence]) -> S
     return place(segment, target, pairs, source_units, target_units)
 
 
-def _alignment(sides: Sides, sentence: _Sentence) -> tuple[list[Span], list[Span], list[tuple[int, int]]]:
+def _alignment(sides: Sides, sentence: Sentence) -> tuple[list[Span], list[Span], list[tuple[int, int]]]:
     """The units of a sentence and of its translation, and pairs of their numbers."""
     if sentence.translation is None:
         units = words(sentence.text)

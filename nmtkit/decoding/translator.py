@@ -22,7 +22,7 @@ from nmtkit.decoding.config import (
 from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
 from nmtkit.decoding.forced import all_heads
 from nmtkit.decoding.requests import Request
-from nmtkit.decoding.segments import translate_segments
+from nmtkit.decoding.segments import Sentences
 from nmtkit.decoding.tasks import LineWarnings, SentenceEncoder, SourceLimit
 from nmtkit.decoding.translation import Translation, translation_of
 from nmtkit.documents.config import DocumentConfig
@@ -142,9 +142,9 @@ class Translator:
     ) -> list[str] | list[list[str]]:
         """Return the best translation of each line; with `nbest`, a list of at most that many, best first.
 
-        A line may be a `Request` with a prefix or required terms. With `markup` ("html" or "xml"), the tags of lines are
-        kept. `options` are the other fields of `SearchConfig`, such as beam=4, except alignments, which `stream`
-        returns. `progress` shows a bar, also in a notebook.
+        A line may be a `Request` with a prefix or required terms. With `markup`, "html" or "xml", tags are kept.
+        `options` are the other fields of `SearchConfig`, such as beam=4, except alignments, which `stream` returns.
+        `progress` shows a bar, also in a notebook.
         """
         config = SearchConfig(nbest=1 if nbest is None else nbest, **options)
         if config.alignment:
@@ -268,12 +268,15 @@ class Translator:
         splits = batches.split_sentences is not False
         batches = replace(batches, split_sentences=False, overlong="split")
 
-        def stream(texts: Sequence[str], is_tagged: bool) -> Iterator[Translation]:
-            for translation in self.stream(map(request, texts), replace(config, alignment=is_tagged), batches):
+        sentences = Sentences(self, segments, splits)
+        for is_tagged in (False, True):
+            waiting = sentences.to_translate(is_tagged)
+            requests = [request(sentence.text) for sentence in waiting]
+            translations = self.stream(requests, replace(config, alignment=is_tagged), batches) if waiting else ()
+            for sentence, translation in zip(waiting, translations, strict=True):
+                sentence.translation = translation
                 observe(translation)
-                yield translation
-
-        return translate_segments(self, segments, stream, splits)
+        return sentences.results()
 
     def sizes(self, batches: StreamConfig) -> BatchSizes:
         """The sizes of batches and buffer on the model's device."""

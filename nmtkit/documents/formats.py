@@ -44,13 +44,28 @@ def translate_document(
 ) -> bytes:
     """Translate a document of one of `FORMATS`. Text that `protected` matches is restored byte for byte.
 
-    `translate` returns a segment for each segment, in their order; `place` makes it.
+    `translate` returns a segment for each segment, in their order.
     """
-    document = READERS[format](content, options)
-    results = list(document.segments)
-    sent = {index: protect(segment, protected) for index, segment in enumerate(results)}
-    sent = {index: segment for index, segment in sent.items() if is_translatable(segment)}
-    for (index, given), translation in zip(sent.items(), translate([*sent.values()]), strict=True):
-        if translation != given:
-            results[index] = translation
-    return document.write(results)
+    document = ProtectedDocument(READERS[format](content, options), protected)
+    return document.write(translate(document.segments))
+
+
+class ProtectedDocument:
+    """A document whose `segments` have protected spans, and only those that there is anything to translate in."""
+
+    def __init__(self, document: Document, protected: re.Pattern[str] = PLACEHOLDERS) -> None:
+        self._document = document
+        sent = enumerate(protect(segment, protected) for segment in document.segments)
+        self._sent = {index: segment for index, segment in sent if is_translatable(segment)}
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return [*self._sent.values()]
+
+    def write(self, translations: Sequence[Segment]) -> bytes:
+        """The bytes of the file with a translation for each segment."""
+        results = list(self._document.segments)
+        for (index, given), translation in zip(self._sent.items(), translations, strict=True):
+            if translation != given:
+                results[index] = translation
+        return self._document.write(results)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,21 +19,31 @@ from starlette.types import Receive
 
 from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.segments import Sides
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.libretranslate import Languages, LibreTranslateRequest, languages_answer
-from nmtkit.serving.messages import TranslationRequest, check_media_type, read_request
+from nmtkit.serving.files import Downloads, FileRequest, read_file, uploaded_file
+from nmtkit.serving.libretranslate import languages_answer
+from nmtkit.serving.messages import AnyRequest, check_media_type, read_request
 from nmtkit.serving.middleware import LoopbackHost, RequestRecorder
 from nmtkit.serving.prometheus import MEDIA_TYPE, Metrics
 from nmtkit.serving.scheduler import DynamicBatcher, QueueFull
-from nmtkit.text.tokenizer import Tokenizer
 
 SECONDS_FOR_BODY = 30.0
 MAX_REQUESTS = 128  # translated at the same time
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has disconnected: only for metrics and access log
 PAGE = Path(__file__).with_name("page.html")
 OPENAPI = Path(__file__).with_name("openapi.json")
-PATHS = ("/", "/health", "/languages", "/metrics", "/openapi.json", "/translate")
+PATHS = (
+    "/",
+    "/health",
+    "/languages",
+    "/metrics",
+    "/openapi.json",
+    "/translate",
+    "/translate_file",
+    "/download_file/{token}/{name}",
+)
 _RETRY = {"retry-after": "1"}
 _PAGE_HEADERS = {  # the page runs no foreign scripts, connects only to this server, and cannot be framed
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -43,22 +54,21 @@ _PAGE_HEADERS = {  # the page runs no foreign scripts, connects only to this ser
 
 
 class Service:
-    """The endpoints. `source` is the tokenizer of the source language; `languages` are source and target."""
+    """The endpoints."""
 
     def __init__(
         self,
         batcher: DynamicBatcher,
         search: SearchConfig,
-        source: Tokenizer,
-        languages: Languages,
+        sides: Sides,
         config: ServeConfig,
         metrics: Metrics,
     ) -> None:
-        self._batcher, self._search, self._source = batcher, search, source
+        self._batcher, self._search, self._sides = batcher, search, sides
         self._config, self._metrics = config, metrics
-        self._languages = languages
         self._page, self._openapi = PAGE.read_bytes(), OPENAPI.read_bytes()
         self._slots = MAX_REQUESTS
+        self._downloads = Downloads()
 
     def app(self, is_loopback: bool = False) -> Starlette:
         """Create the application. If `is_loopback`, it accepts only Host headers that name this machine."""
@@ -70,6 +80,8 @@ class Service:
                 Route("/metrics", self.metrics),
                 Route("/openapi.json", self.openapi),
                 Route("/translate", self.translate, methods=["POST"]),
+                Route("/translate_file", self.translate_file, methods=["POST"]),
+                Route("/download_file/{token}/{name}", self.download_file),
             ],
             middleware=self._middleware(is_loopback),
             exception_handlers={HTTPException: _refuse, ClientDisconnect: _drop, Exception: _fail},
@@ -98,13 +110,13 @@ class Service:
         """Answer whether requests are translated."""
         alive = self._batcher.alive
         status = HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE
-        source, target = self._languages
+        source, target = self._sides.languages
         state = "ok" if alive else "stopped"
         return JSONResponse({"status": state, "source_language": source, "target_language": target}, status)
 
     async def languages(self, request: Request) -> Response:
         """Answer with the languages of the model, in the form of LibreTranslate."""
-        return JSONResponse(languages_answer(self._languages))
+        return JSONResponse(languages_answer(self._sides.languages))
 
     async def openapi(self, request: Request) -> Response:
         """Answer with the OpenAPI description of all endpoints."""
@@ -120,9 +132,32 @@ class Service:
         body = await _read_body(request, self._config.max_body)
         with self._slot():  # taken late, so that clients with slow uploads hold no slot
             # Large requests and answers take a second to parse and build: threads let other requests continue.
-            asked = await asyncio.to_thread(read_request, body, self._config, self._search.beam, self._languages)
+            asked = await asyncio.to_thread(read_request, body, self._config, self._search.beam, self._sides)
             translations = await self._translated(asked, request)
-            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, self._source)))
+            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, self._sides.source)))
+
+    async def translate_file(self, request: Request) -> Response:
+        """Translate a file of a form, and answer with the address of the result."""
+        body = await _read_body(request, self._config.max_body)
+        name, content = await uploaded_file(request.headers, body)
+        with self._slot():
+            asked = await asyncio.to_thread(read_file, name, content, self._config, self._sides)
+            translations = await self._translated(asked, request)
+            result = await asyncio.to_thread(asked.content, translations)
+        path = self._downloads.add(asked.name, result)
+        return JSONResponse({"translatedFileUrl": str(request.base_url.replace(path=f"/{path}"))})
+
+    async def download_file(self, request: Request) -> Response:
+        """Answer with a translated file, once or several times."""
+        name = request.path_params["name"]
+        content = self._downloads.get(f"download_file/{request.path_params['token']}/{quote(name)}")
+        if content is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such file: translated files are kept for ten minutes")
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(name)}",
+            "x-content-type-options": "nosniff",
+        }
+        return Response(content, media_type="application/octet-stream", headers=headers)
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
@@ -136,12 +171,10 @@ class Service:
         finally:
             self._slots += 1
 
-    async def _translated(
-        self, asked: TranslationRequest | LibreTranslateRequest, request: Request
-    ) -> list[Translation]:
+    async def _translated(self, asked: AnyRequest | FileRequest, request: Request) -> list[Translation]:
         """Wait for the translations. Drops the job if the wait is cancelled, for example if the client disconnects."""
         try:
-            job = self._batcher.submit(asked.lines, asked.search(self._search))
+            job = self._batcher.submit(asked.lines, asked.search(self._search), asked.keeps_attention)
         except QueueFull as error:
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "the queue is full: try again later", _RETRY) from error
         result = asyncio.wrap_future(job.result)
@@ -185,7 +218,7 @@ async def _disconnected(receive: Receive) -> None:
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason, path = error.detail, request.scope["path"][:100]
-    if error.status_code == HTTPStatus.NOT_FOUND:
+    if error.status_code == HTTPStatus.NOT_FOUND and not path.startswith("/download_file/"):
         reason = f"no such path {path}: the paths are {', '.join(PATHS)}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         reason = f"{path} takes {(error.headers or {})['Allow']}"

@@ -6,12 +6,14 @@ Its other endpoints and its form-encoded requests are not supported. Source: htt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, ClassVar
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.segments import Sides
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_names, check_size, quoted, strings
+from nmtkit.serving.markup import MarkupRequest, read_markup
 from nmtkit.text.tokenizer import Tokenizer
 
 FIELDS = ("q", "source", "target", "format", "alternatives", "api_key")
@@ -29,6 +31,7 @@ class LibreTranslateRequest:
     is_list: bool
     alternatives: int = 0
     detected: str | None = None
+    keeps_attention: ClassVar[bool] = False
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -43,12 +46,17 @@ class LibreTranslateRequest:
         """Create the answer as JSON values from the translations of `lines`."""
         remaining = iter(translations)
         versions = [_versions(list(islice(remaining, len(text)))) for text in self.texts]
-        values: dict[str, Any] = {"translatedText": self._one_or_all([best for best, *_ in versions])}
+        values = self.with_detected([best for best, *_ in versions])
+        if self.alternatives:
+            values["alternatives"] = self._one_or_all([others for _, *others in versions])
+        return values
+
+    def with_detected(self, texts: list[str]) -> dict[str, Any]:
+        """Create the answer with translated texts, without alternatives."""
+        values: dict[str, Any] = {"translatedText": self._one_or_all(texts)}
         if self.detected is not None:
             detected = {"language": self.detected, "confidence": 100}
             values["detectedLanguage"] = self._one_or_all([detected] * len(self.texts))
-        if self.alternatives:
-            values["alternatives"] = self._one_or_all([others for _, *others in versions])
         return values
 
     def _one_or_all(self, values: list[Any]) -> Any:
@@ -67,23 +75,25 @@ def _versions(translations: Sequence[Translation]) -> list[str]:
 
 
 def read_libretranslate(
-    values: dict[str, Any], limits: ServeConfig, beam: int, languages: Languages
-) -> LibreTranslateRequest:
+    values: dict[str, Any], limits: ServeConfig, beam: int, sides: Sides
+) -> LibreTranslateRequest | MarkupRequest:
     """Check a request. The beam limits the number of alternatives.
 
     Raises HTTPException: 400 if the request is malformed or for unsupported languages, 413 if it is too large.
     """
     check_names(values, "q", FIELDS)
     texts = tuple(tuple(text.split("\n")) for text in strings(values, "q"))
-    source, target = languages
+    source, target = sides.languages
     _check_word(values, "source", (source, "auto"), f"the model translates from {source} to {target}")
     _check_word(values, "target", (target,), f"the model translates from {source} to {target}")
-    _check_word(values, "format", ("text",), 'send "text"')
+    _check_word(values, "format", ("text", "html"), 'send "text" or "html"')
     alternatives = values.get("alternatives")
     if alternatives is not None and (type(alternatives) is not int or alternatives < 0):
         raise bad_request("alternatives: a whole number is expected")
     detected = source if values.get("source") == "auto" else None
     request = LibreTranslateRequest(texts, isinstance(values["q"], list), min(alternatives or 0, beam - 1), detected)
+    if values.get("format") == "html":  # without alternatives
+        return read_markup(values, "q", "html", limits, sides, request.with_detected)
     check_size(request.lines, 1 + request.alternatives, limits)
     return request
 

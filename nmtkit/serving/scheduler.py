@@ -50,6 +50,7 @@ class Job:
 
     lines: Sequence[str]
     config: SearchConfig
+    keeps_attention: bool = False
     translations: list[Translation] = field(default_factory=list)
     result: "Future[list[Translation]]" = field(default_factory=Future)
     abandoned: bool = False
@@ -96,9 +97,9 @@ class DynamicBatcher:
         """Whether the thread runs and can translate jobs."""
         return self._thread.is_alive() and not self._closed and self._has_workers
 
-    def submit(self, lines: Sequence[str], config: SearchConfig) -> Job:
+    def submit(self, lines: Sequence[str], config: SearchConfig, keeps_attention: bool = False) -> Job:
         """Queue lines as a job. Raises QueueFull if there is no space."""
-        job = Job(lines, config)
+        job = Job(lines, config, keeps_attention)
         job.result.set_running_or_notify_cancel()  # so that only this class can complete it
         with self._change:
             if self._queued + len(lines) > self._max_lines:
@@ -186,7 +187,9 @@ class DynamicBatcher:
                 raise _SearchStopped
 
         lines = [line for _, share in shares for line in share]
-        found = iter([_without_attention(each) for each in self._translate(lines, config, check_wanted)])
+        keeps = iter([job.keeps_attention for job, share in shares for _ in share])
+        translations = self._translate(lines, config, check_wanted)
+        found = iter([each if next(keeps) else _without_attention(each) for each in translations])
         self._has_workers = True
         by_job = [[next(found) for _ in share] for _, share in shares]
         self._metrics.lines.inc(len(lines))

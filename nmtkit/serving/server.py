@@ -53,8 +53,7 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
         metrics = Metrics()
         # with workers, never stop a search, since they would have to load the model again
         batcher = DynamicBatcher(translate, options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
-        languages = checkpoints[0].languages
-        service = Service(batcher, options.search, translator.source, languages, options.server, metrics)
+        service = Service(batcher, options.search, translator, options.server, metrics)
         try:
             _run(service, listener, options.server, metrics)
         finally:

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Candidate, Translation
@@ -11,6 +14,13 @@ from nmtkit.serving.prometheus import Metrics
 from nmtkit.serving.scheduler import DynamicBatcher
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS
+
+
+@dataclass
+class EchoSides:
+    source: Tokenizer
+    target: Tokenizer
+    languages: tuple[str, str] = ("en", "de")
 
 
 @contextmanager
@@ -26,15 +36,22 @@ def echo_service(tokenizer: Tokenizer, config: ServeConfig) -> Iterator[tuple[Se
                 " ".join([*([str(rank)] if rank > 1 else []), *line.split()]) for rank in range(1, search.nbest + 1)
             ]
             candidates = tuple(
-                Candidate(text, -1.0, tokens, (-0.5,) * len(tokens), None, ((0, 0),) if ids else ())
+                Candidate(
+                    text,
+                    -1.0,
+                    tokens,
+                    (-0.5,) * len(tokens),
+                    np.eye(len(tokens), dtype=np.float32),
+                    ((0, 0),) if ids else (),
+                )
                 for text in (texts if ids else texts[:1])
             )
-            found.append(Translation(line, candidates, tokens if search.alignment else None))
+            found.append(Translation(line, candidates, tokens if search.alignment else None, tuple(ids)))
         return found
 
     metrics = Metrics()
     batcher = DynamicBatcher(repeat, 1000, metrics)
     try:
-        yield Service(batcher, SearchConfig(), tokenizer, ("en", "de"), config, metrics), metrics
+        yield Service(batcher, SearchConfig(), EchoSides(tokenizer, tokenizer), config, metrics), metrics
     finally:
         batcher.close()

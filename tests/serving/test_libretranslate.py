@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from asgi_client import Answer, send_request, whole
+from asgi_client import Answer, part, send_request, whole
 from echo_service import echo_service
 
 from nmtkit.serving.config import ServeConfig
@@ -61,7 +61,7 @@ def test_a_request_with_q_is_answered_in_the_form_of_libretranslate(
         ({"source": "fr"}, 400, 'source "fr" is not supported: the model translates from en to de'),
         ({"target": "en"}, 400, 'target "en" is not supported: the model translates from en to de'),
         ({"target": ["de"]}, 400, "target: a string is expected"),
-        ({"format": "html"}, 400, 'format "html" is not supported: send "text"'),
+        ({"format": "xml"}, 400, 'format "xml" is not supported: send "text" or "html"'),
         ({"alternatives": -1}, 400, "alternatives: a whole number is expected"),
         ({"q": 7}, 400, "q: a string, or a list of strings, is expected"),
         ({"nbest": 2}, 400, 'the field "nbest" is unknown (known: q, source, target, format, alternatives, api_key)'),
@@ -84,3 +84,70 @@ def test_the_languages_are_those_of_the_model(tokenizer: Tokenizer) -> None:
         {"code": "en", "name": "en", "targets": ["de"]},
         {"code": "de", "name": "de", "targets": []},
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (
+            {"q": "<p>the <b>dog</b></p>\n<p>a cat. <br>the dog.</p>", "format": "html", "source": "auto"},
+            {
+                "translatedText": "<p>the <b>dog</b></p>\n<p>a cat. <br>the dog.</p>",
+                "detectedLanguage": {"language": "en", "confidence": 100},
+            },
+        ),
+        ({"q": ["<i>a</i>", ""], "format": "html", "alternatives": 1}, {"translatedText": ["<i>a</i>", ""]}),
+        ({"text": "<x>a</x>\n<y/>", "tag_handling": "xml"}, {"translations": [{"text": "<x>a</x> <y/>"}]}),
+        (
+            {"text": ["<kbd>a  b</kbd>"], "tag_handling": "html", "ignore_tags": ["kbd"]},
+            {"translations": [{"text": "<kbd>a  b</kbd>"}]},
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_tags_of_a_text_are_kept(ask: Ask, asked: dict[str, Any], answer: dict[str, Any]) -> None:
+    found = ask(**asked)
+    assert (found.status, found.values) == (200, answer)
+
+
+def form(name: str, content: bytes, field: str = "file") -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
+    """The body and the headers of a form with a file."""
+    head = f'--x\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n\r\n'
+    body = head.encode() + content + b'\r\n--x\r\nContent-Disposition: form-data; name="target"\r\n\r\nde\r\n--x--\r\n'
+    return body, ((b"content-type", b"multipart/form-data; boundary=x"), (b"host", b"example.org"))
+
+
+def test_a_file_is_translated_and_downloaded(tokenizer: Tokenizer) -> None:
+    with echo_service(tokenizer, ServeConfig()) as (service, _):
+        app = service.app()
+        body, headers = form("mein text.html", b"<p>the  <b>dog</b>\n</p>")
+        answer = asyncio.run(send_request(app, [part(body)], path="/translate_file", headers=headers))
+        address = answer.values["translatedFileUrl"]
+        path = address.removeprefix("http://example.org")
+        assert path.endswith("/mein%20text.html")
+        found = asyncio.run(send_request(app, [part(b"")], "GET", path.replace("%20", " ")))
+        assert found.body == b"<p>the <b>dog</b> </p>"
+        assert found.headers["content-disposition"] == "attachment; filename*=UTF-8''mein%20text.html"
+        lost = asyncio.run(send_request(app, [part(b"")], "GET", "/download_file/x/mein text.html"))
+        assert (lost.status, lost.values) == (404, {"error": "no such file: translated files are kept for ten minutes"})
+
+
+@pytest.mark.parametrize(
+    ("request_form", "status", "message"),
+    [
+        (form("a.exe", b"MZ"), 400, "files ending in .exe are not supported: send csv, docx, html"),
+        (form("a.docx", b"MZ"), 400, "the document is a damaged zip file"),
+        (form("a.txt", b"a", "other"), 400, 'the form has no file with the name "file"'),
+        (form("a.txt", b"the dog " * 20), 413, "159 characters are too many: the limit is 100"),
+        ((b"{}", ((b"content-type", b"application/json"),)), 415, "send a form (multipart/form-data) with a file"),
+    ],
+)
+def test_a_file_that_cannot_be_translated_is_refused(
+    request_form: tuple[bytes, Any], status: int, message: str, tokenizer: Tokenizer
+) -> None:
+    with echo_service(tokenizer, ServeConfig(max_request_chars=100)) as (service, _):
+        body, headers = request_form
+        sent = send_request(service.app(), [part(body)], path="/translate_file", headers=headers)
+        found = asyncio.run(sent)
+        assert found.status == status
+        assert found.values["error"].startswith(message)

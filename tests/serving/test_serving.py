@@ -168,7 +168,11 @@ def test_the_page_loads_no_external_resources(server: Server) -> None:
         (b'{"text": {"a": 1}}', 400, "text: a string, or a list"),
         (b'{"text": "a", "nbest": 4}', 400, "nbest: a number from 1 to 3"),
         (b'{"text": "a", "scores": 1}', 400, '"scores: true or false is expected"'),
-        (b'{"text": "a", "beam": 1000}', 400, 'the field "beam" is unknown (known: text, nbest, scores, alignment)'),
+        (
+            b'{"text": "a", "beam": 1000}',
+            400,
+            'the field "beam" is unknown (known: text, nbest, scores, alignment, tag_handling, ignore_tags)',
+        ),
         (b'{"txt": "a"}', 400, 'the field "text" is missing; the field "txt" is unknown'),
         (b'{"text": "' + b"\\n" * MAX_LINES + b'"}', 413, "51 lines are too many: the limit is 50"),
         (b'{"text": "' + b"x" * 10_001 + b'"}', 413, "10001 characters are too many: the limit is 10000"),

@@ -1,0 +1,113 @@
+"""Files that clients translate: POST /translate_file and GET /download_file, as in LibreTranslate."""
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from pathlib import PurePath
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.segments import Sentences, Sides
+from nmtkit.decoding.translation import Translation
+from nmtkit.documents import FORMATS, format_of
+from nmtkit.documents.document import Options
+from nmtkit.documents.formats import READERS, ProtectedDocument
+from nmtkit.errors import UserError
+from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.json_fields import bad_request, check_size
+
+_SECONDS = 600  # to download a file
+_MAX_BYTES = 1 << 26  # of all files that wait
+
+
+@dataclass(frozen=True)
+class FileRequest:
+    """A file to translate; `lines` are its sentences."""
+
+    name: str
+    document: ProtectedDocument
+    sentences: Sentences
+    keeps_attention = True
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The sentences to translate."""
+        return tuple(sentence.text for sentence in self.sentences.to_translate())
+
+    def search(self, config: SearchConfig) -> SearchConfig:
+        """Adapt the server's `config` to this request."""
+        return replace(config, nbest=1, alignment=True)
+
+    def content(self, translations: Sequence[Translation]) -> bytes:
+        """The translated file, from the translations of `lines`."""
+        for sentence, translation in zip(self.sentences.to_translate(), translations, strict=True):
+            sentence.translation = translation
+        return self.document.write(self.sentences.results())
+
+
+def read_file(name: str, content: bytes, limits: ServeConfig, sides: Sides) -> FileRequest:
+    """Read a file by the ending of its name. Raises HTTPException: 400 for a damaged file or another ending, 413 if it
+    is too large."""
+    path = PurePath(name.replace("\\", "/"))
+    format = format_of(path) or path.suffix.lower().removeprefix(".")
+    if format not in FORMATS:
+        raise bad_request(f"files ending in {path.suffix or 'nothing'} are not supported: send {', '.join(FORMATS)}")
+    try:
+        document = ProtectedDocument(READERS[format](content, Options(target_language=sides.languages[1])))
+    except UserError as error:
+        raise bad_request(str(error)) from error
+    request = FileRequest(path.name, document, Sentences(sides, document.segments))
+    check_size(request.lines, 1, limits)
+    return request
+
+
+async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes]:
+    """The name and content of the file of a form. Raises HTTPException 400 or 415."""
+    if not headers.get("content-type", "").startswith("multipart/form-data"):
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form (multipart/form-data) with a file")
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    try:
+        form = await MultiPartParser(headers, stream()).parse()
+    except (MultiPartException, KeyError) as error:
+        raise bad_request(f"the form is malformed: {error}") from error
+    try:
+        file = form.get("file")
+        if not isinstance(file, UploadFile) or not file.filename:
+            raise bad_request('the form has no file with the name "file"')
+        return file.filename, await file.read()
+    finally:
+        await form.close()
+
+
+@dataclass
+class Downloads:
+    """Translated files that wait for their download, in memory: for ten minutes, unless newer ones need the space."""
+
+    _files: "OrderedDict[str, tuple[float, bytes]]" = field(default_factory=OrderedDict)
+
+    def add(self, name: str, content: bytes) -> str:
+        """Keep a file, and return the path to download it from."""
+        path = f"download_file/{secrets.token_urlsafe(16)}/{quote(name)}"
+        self._files[path] = time.monotonic(), content
+        while self._size() > _MAX_BYTES and len(self._files) > 1:
+            self._files.popitem(last=False)
+        return path
+
+    def get(self, path: str) -> bytes | None:
+        """The file at a path; None if there is none any more."""
+        for old in [old for old, (added, _) in self._files.items() if time.monotonic() - added > _SECONDS]:
+            del self._files[old]
+        return self._files[path][1] if path in self._files else None
+
+    def _size(self) -> int:
+        return sum(len(content) for _, content in self._files.values())
