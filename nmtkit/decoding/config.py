@@ -57,6 +57,11 @@ class SearchConfig(Config):
         "which may repeat.",
     )
     no_repeat_ngram: int | None = option(None, min=1, help="Never repeat a sequence of N tokens in an output.")
+    repetition_guard: bool | None = option(
+        None,
+        unset="only for documents and in nmt-serve",
+        help="Search again with --no-repeat-ngram if an output repeats a phrase that its source does not repeat.",
+    )
     ban: tuple[str, ...] = option(
         (),
         metavar="WORDS",
@@ -376,6 +381,7 @@ class SearchKeywords(PenaltyKeywords, total=False):
     max_len_b: int
     min_len: int
     no_repeat_ngram: int | None
+    repetition_guard: bool | None
     ban: tuple[str, ...]
     diverse_groups: int
     diversity: float

@@ -14,6 +14,7 @@ from nmtkit.data.padding import pad
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.forced import score, with_attention
+from nmtkit.decoding.repetition import repeated_ngram, repeats
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, rules_of
 from nmtkit.decoding.search import Hypothesis, TextOf, search
 from nmtkit.errors import NmtkitError, RunError, UserError
@@ -160,6 +161,8 @@ def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) 
         found = [[one] for one in score(model, batch.sources, targets, batch.config)]
     else:
         found = _search(model, batch, text_of)
+        if batch.config.repetition_guard and not batch.config.sampling:
+            _replace_repetitions(model, batch, text_of, found)
     for task, nbest in zip(batch.tasks, found, strict=True):
         if not nbest and batch.rules:
             raise UserError(
@@ -197,6 +200,23 @@ def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[
         for number, nbest in zip(lost, _search(model, replace(batch, tasks=tasks), text_of), strict=True):
             found[number] = nbest
     return found
+
+
+def _replace_repetitions(
+    model: InferenceModel, batch: SearchBatch, text_of: TextOf, found: list[list[Hypothesis]]
+) -> None:
+    """Search sentences whose best output repeats itself again without repetitions; keep those that are better."""
+    looping: dict[int, list[int]] = {}
+    for number, (task, nbest) in enumerate(zip(batch.tasks, found, strict=True)):
+        if nbest and (size := repeated_ngram(task.source[:-1], nbest[0].ids)):
+            looping.setdefault(size, []).append(number)
+    for size, numbers in looping.items():
+        config = replace(batch.config, no_repeat_ngram=size)
+        tasks = [batch.tasks[number] for number in numbers]
+        again = _search(model, replace(batch, tasks=tasks, config=config), text_of)
+        for number, task, nbest in zip(numbers, tasks, again, strict=True):
+            if nbest and not repeats(task.source[:-1], nbest[0].ids):
+                found[number] = nbest
 
 
 def can_be_fixed(

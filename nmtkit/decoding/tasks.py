@@ -15,6 +15,7 @@ from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import parts
+from nmtkit.decoding.repetition import repeats
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, contains
 from nmtkit.decoding.search import Hypothesis
@@ -250,6 +251,7 @@ class SentenceEncoder:
 _CUT = "{lines} truncated to {limit} ({reason})"
 _SPLIT = "{lines} translated in parts of at most {limit} ({reason})"
 _OUTPUT_CUT = "{lines} with an output cut at its maximum length (--max-len-a, --max-len-b)"
+_REPETITIVE = "{lines} with an output that repeats itself, unlike the source: try --repetition-guard"
 _PREFIX_CUT = "{lines} with a prefix truncated to {positions} (the model has no more positions)"
 _PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
 _TERMS_TOO_LONG = "{lines} translated without the required terms: the model has positions for only {positions}"
@@ -276,7 +278,16 @@ class LineWarnings:
         """Log each warning with its number of lines."""
         limit = counted(self._limit.tokens, "token")
         positions = counted(self._positions or 0, "token")
-        for warning in (_CUT, _SPLIT, _OUTPUT_CUT, _PREFIX_CUT, _PREFIX_UNKNOWN, _TERMS_TOO_LONG, _TERMS_FORBIDDEN):
+        for warning in (
+            _CUT,
+            _SPLIT,
+            _OUTPUT_CUT,
+            _REPETITIVE,
+            _PREFIX_CUT,
+            _PREFIX_UNKNOWN,
+            _TERMS_TOO_LONG,
+            _TERMS_FORBIDDEN,
+        ):
             if count := self._lines[warning]:
                 lines, reason = counted(count, "line"), self._limit.reason
                 logger.warning(warning.format(lines=lines, limit=limit, reason=reason, positions=positions))
@@ -291,6 +302,8 @@ class LineWarnings:
         for task, nbest in zip(sentence.tasks, found, strict=True):
             if task.target is None and is_cut(task, nbest[0], self._config, self._positions):
                 yield _OUTPUT_CUT
+            if task.target is None and repeats(task.source[:-1], nbest[0].ids):
+                yield _REPETITIVE
             if sentence.prefix_is_cut:
                 yield _PREFIX_CUT
             if UNK in task.constraints.prefix:

@@ -3,17 +3,19 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.overlong import join, separators
+from nmtkit.decoding.repetition import repeats
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.decoding.tasks import Sentence
+from nmtkit.decoding.tasks import Sentence, is_cut
 from nmtkit.text.moses_bpe import respaced
 from nmtkit.text.tokenizer import SPACE, Tokenizer, join_subwords
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
@@ -39,6 +41,8 @@ class Candidate:
     token_log_probs: tuple[float, ...] = ()
     attention: NDArray[np.float32] | None = field(default=None, compare=False)
     alignment: tuple[tuple[int, int], ...] | None = None
+    cut: bool | None = None  #: True if the output ended at its maximum length
+    repetitive: bool | None = None  #: True if it repeats a phrase that the source does not repeat
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,12 @@ def word_numbers(surfaces: Sequence[str]) -> list[int]:
 
 
 def translation_of(
-    sentence: Sentence, found: Sequence[list[Hypothesis]], source: Tokenizer, target: Tokenizer, config: SearchConfig
+    sentence: Sentence,
+    found: Sequence[list[Hypothesis]],
+    source: Tokenizer,
+    target: Tokenizer,
+    config: SearchConfig,
+    positions: int | None = None,
 ) -> Translation:
     """The translation of a sentence from the hypotheses of each of its tasks, best first.
 
@@ -90,7 +99,11 @@ def translation_of(
     """
     pieces = _source_pieces(sentence, source) if config.attends else None
     candidates = tuple(
-        compose(rank, target, config, pieces, sentence.target, sentence.frame) for rank in zip(*found, strict=False)
+        replace(
+            compose(rank, target, config, pieces, sentence.target, sentence.frame),
+            **_doubts(sentence, rank, config, positions),
+        )
+        for rank in zip(*found, strict=False)
     )
     if not config.sampling:
         candidates = different_texts(candidates)
@@ -98,6 +111,20 @@ def translation_of(
     tokens = (*source.vocab.to_pieces([*sentence.tag, *sentence.ids]), SPECIALS[EOS]) if config.alignment else None
     given = tuple(id for task in sentence.tasks for id in task.source[:-1])
     return Translation(sentence.text, candidates or (blank,), tokens, given, len(sentence.tag))
+
+
+def _doubts(
+    sentence: Sentence, parts: Sequence[Hypothesis], config: SearchConfig, positions: int | None
+) -> dict[str, Any]:
+    """What makes a candidate doubtful: fields of it that are True."""
+    if sentence.target is not None:
+        return {}
+    both = list(zip(sentence.tasks, parts, strict=True))
+    doubts = {
+        "cut": any(is_cut(task, part, config, positions) for task, part in both),
+        "repetitive": any(repeats(task.source[:-1], part.ids) for task, part in both),
+    }
+    return {name: is_so for name, is_so in doubts.items() if is_so}
 
 
 def compose(

@@ -266,6 +266,7 @@ class Translator:
         """
         config, batches = config or SearchConfig(), batches or StreamConfig()
         splits = batches.split_sentences is not False
+        config = replace(config, repetition_guard=config.repetition_guard is not False)
         batches = replace(batches, split_sentences=False, overlong="split")
 
         sentences = Sentences(self, segments, splits)
@@ -318,7 +319,9 @@ class Translator:
                 for sentence in sentences[skipped:]:
                     hypotheses = [next(found) for _ in sentence.tasks]
                     warnings.add(sentence, hypotheses)
-                    yield translation_of(sentence, hypotheses, self.source, self.target, config)
+                    yield translation_of(
+                        sentence, hypotheses, self.source, self.target, config, self.model.longest_sequence
+                    )
                 next(found, None)  # ends the search, which reports the lines of a chunk that has only blank ones
             done -= skipped
             first_line += len(chunk)

@@ -98,6 +98,7 @@ def _translation(request: TranslationRequest, translation: Translation, source: 
 
 def _hypothesis(request: TranslationRequest, candidate: Candidate) -> dict[str, Any]:
     values: dict[str, Any] = {"text": candidate.text}
+    values |= {name: True for name in ("cut", "repetitive") if getattr(candidate, name)}
     if request.scores:
         values |= {name: getattr(candidate, name) for name in ("score", "tokens", "token_log_probs")}
     if request.alignment:

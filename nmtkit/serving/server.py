@@ -44,16 +44,18 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
         translator = Translator.of(checkpoints, options.engine, options.weights, paths)
         batches = replace(options.batches, split_sentences=options.batches.split_sentences is not False)
 
+        search = replace(options.search, repetition_guard=options.search.repetition_guard is not False)
+
         def translate(
             lines: Sequence[str], search: SearchConfig, advance: Callable[[int], None]
         ) -> Iterator[Translation]:
             return translator.stream_chunks(request_files.attach([lines]), search, batches, advance)
 
-        next(translate(["A first one."], replace(options.search, alignment=True), lambda done: None))
+        next(translate(["A first one."], replace(search, alignment=True), lambda done: None))
         metrics = Metrics()
         # with workers, never stop a search, since they would have to load the model again
         batcher = DynamicBatcher(translate, options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
-        service = Service(batcher, options.search, translator, options.server, metrics)
+        service = Service(batcher, search, translator, options.server, metrics)
         try:
             _run(service, listener, options.server, metrics)
         finally:

@@ -4,5 +4,6 @@ from collections.abc import Sequence
 
 
 def without_cut_outputs(messages: Sequence[str]) -> list[str]:
-    """The messages except warnings about outputs of the maximum length and about lines of several sentences."""
-    return [message for message in messages if "output cut" not in message and "several sentences" not in message]
+    """The messages except warnings about outputs of the maximum length, repetitions, and lines of several sentences."""
+    usual = ("output cut", "repeats itself", "several sentences")
+    return [message for message in messages if not any(words in message for words in usual)]

@@ -1,0 +1,35 @@
+"""Recognizes outputs that repeat themselves, as the search of a weak model does."""
+
+from collections.abc import Sequence
+from operator import eq
+
+_LONGEST = 4  # tokens of a phrase that is repeated
+_MORE = 2  # repetitions than in the source
+
+
+def repeats(source: Sequence[int], output: Sequence[int]) -> bool:
+    """Whether an output repeats a phrase of 1 to 4 tokens in a row, at least twice more often than its source does, or
+    is longer than 2·S + 10 tokens."""
+    return bool(repeated_ngram(source, output))
+
+
+def repeated_ngram(source: Sequence[int], output: Sequence[int]) -> int:
+    """The size of the n-grams that occur several times because an output `repeats` a phrase; 0 if it does not."""
+    for size in range(1, _LONGEST + 1):
+        if _has_run(output, size) and _run(output, size) >= _run(source, size) + _MORE:
+            return size + 1
+    return _LONGEST if len(output) > 2 * len(source) + 10 else 0
+
+
+def _matches(ids: Sequence[int], size: int) -> bytes:
+    return bytes(map(eq, ids, ids[size:]))
+
+
+def _has_run(ids: Sequence[int], size: int) -> bool:
+    """Whether a phrase occurs three times in a row: the fast check that almost all outputs pass."""
+    return b"\1" * (_MORE * size) in _matches(ids, size)
+
+
+def _run(ids: Sequence[int], size: int) -> int:
+    """How often the phrase of `size` tokens that is repeated most often in a row occurs there."""
+    return 1 + max(len(run) for run in _matches(ids, size).split(b"\0")) // size
