@@ -62,6 +62,16 @@ class Segment:
         """The text without tags: white space at both ends is removed, beside a tag it is collapsed."""
         return _outline(self.parts)[0]
 
+    @property
+    def protected(self) -> list[Span]:
+        """The protected spans of the text."""
+        nodes = _outline(self.parts)[1]
+        return [(node.start, node.end) for node in nodes if node.tag and node.tag.text.strip()]
+
+    @property
+    def has_tags(self) -> bool:
+        return any(isinstance(part, Tag) for part in self.parts)
+
 
 def words(text: str) -> list[Span]:
     """The spans of the words of a text: runs of word characters, or single marks."""

@@ -1,0 +1,130 @@
+"""Aligns a segment with its translation, to place its tags.
+
+Units are words of the raw text, as `nmtkit.text.segment.words` counts them; in scripts without spaces they are pieces.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from itertools import accumulate, chain, groupby, pairwise
+from unicodedata import normalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.decoding.overlong import spaces
+from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.tasks import Sentence
+from nmtkit.text.segment import Segment, Span, place, words
+from nmtkit.text.tokenizer import Tokenizer
+
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+
+
+class SegmentPlacement:
+    """Places the tags of a sentence's segment in translations of it."""
+
+    def __init__(self, segment: Segment, sentence: Sentence, source: Tokenizer) -> None:
+        self._segment, self._sentence = segment, sentence
+        self._starts = sentence.starts or (0,) * len(sentence.tasks)
+        tag = len(sentence.tag) + sentence.own_tag
+        self._tag = tag
+        self._pieces: list[list[Span]] = []  # of each task
+        text = sentence.text
+        for start, group in groupby(zip(self._starts, sentence.tasks, strict=True), key=lambda pair: pair[0]):
+            each = [task.source[tag:-1] for _, task in group]
+            end = next((other for other in self._starts if other > start), len(text))
+            surfaces = source.surfaces([*chain(*each)], text[start:end])
+            spans = iter(piece_spans(surfaces, text[start:end]))
+            self._pieces += [[(start + a, start + b) for a, b in (next(spans) for _ in ids)] for ids in each]
+        self._units = _units(text, chain(*self._pieces))
+
+    def place(self, parts: Sequence[Hypothesis], texts: Sequence[str], target: Tokenizer) -> Segment:
+        """The segment with the texts of the parts, one for each task. Tags go to an end without attention."""
+        frame = self._sentence.frame or ("", "")
+        before = spaces(texts, self._sentence.frame)
+        ends = [*accumulate(map(len, chain(*zip(before, texts, strict=True))))][1::2]
+        translation = "".join(chain(*zip(before, texts, strict=True))) + frame[-1]
+        starts = [end - len(text) for end, text in zip(ends, texts, strict=True)]
+        pieces = [
+            [(start + a, start + b) for a, b in piece_spans(target.surfaces(part.ids), text)]
+            for part, text, start in zip(parts, texts, starts, strict=True)
+        ]
+        units = _units(translation, chain(*pieces))
+        links = set(self._copied(units, [*starts, len(translation)]))
+        for part, own, theirs in zip(parts, self._pieces, pieces, strict=True):
+            if part.attention is not None and own and theirs:
+                attention = part.attention[:-1, self._tag : -1]
+                links.update(_links(attention, _membership(own, self._units), _membership(theirs, units)))
+        return place(self._segment, translation, links, self._units, units)
+
+    def _copied(self, units: Sequence[Span], starts: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """The alignment of text that is not translated: it ends where a part or the whole text starts or ends."""
+        text = self._sentence.text
+        for copy, own, other in zip(self._sentence.frame, [*self._starts, len(text)], starts, strict=False):
+            sources = [
+                number for number, (start, end) in enumerate(self._units) if own - len(copy) <= start < end <= own
+            ]
+            targets = [number for number, (start, end) in enumerate(units) if other - len(copy) <= start < end <= other]
+            if len(sources) == len(targets):
+                yield from zip(sources, targets, strict=True)
+
+
+def piece_spans(surfaces: Sequence[str], text: str) -> list[Span]:
+    """The spans in a text that pieces stand for, by the text that each piece adds (`surfaces`).
+
+    The pieces may be those of the beginning of the text. Spaces belong to no piece. Characters that only one side has,
+    such as those of unknown pieces, are between the spans of their neighbours.
+    """
+    own = [(char, number) for number, surface in enumerate(surfaces) for char in _normalized(surface)]
+    theirs = [(char, at) for at, raw in enumerate(text) for char in _normalized(raw)]
+    characters, raw = "".join(char for char, _ in own), "".join(char for char, _ in theirs)
+    blocks = [(0, 0, len(characters))]
+    if not raw.startswith(characters):
+        blocks = [(a, b, size) for a, b, size in SequenceMatcher(None, characters, raw, False).get_matching_blocks()]
+    first, last = dict[int, int](), dict[int, int]()
+    for a, b, size in blocks:
+        for (_, number), (_, at) in zip(own[a : a + size], theirs[b : b + size], strict=True):
+            first.setdefault(number, at)
+            last[number] = at + 1
+    spans, end = list[Span](), 0
+    for number, surface in enumerate(surfaces):
+        following = (first[n] for n in range(number, len(surfaces)) if n in first)
+        start = first.get(number, end)
+        end = last.get(number, next(following, len(text)) if _normalized(surface) else start)
+        spans.append((start, end))
+    return spans
+
+
+def _normalized(text: str) -> str:
+    return "".join(normalize("NFKC", text).casefold().split())
+
+
+def _units(text: str, pieces: Iterable[Span]) -> list[Span]:
+    """The words of a text; those of scripts without spaces are cut where a piece starts."""
+    cuts = sorted({start for start, _ in pieces})
+    units: list[Span] = []
+    for start, end in words(text):
+        inside = [cut for cut in cuts if start < cut < end and _UNSPACED.search(text[cut - 1 : cut + 1])]
+        units += pairwise([start, *inside, end])
+    return units
+
+
+def _membership(pieces: Sequence[Span], units: Sequence[Span]) -> NDArray[np.bool_]:
+    """Which pieces (P, U) have characters of which units."""
+    first, last = np.array(pieces).reshape(-1, 2).T
+    start, end = np.array(units).reshape(-1, 2).T
+    overlaps: NDArray[np.bool_] = (first[:, None] < end) & (start < last[:, None])
+    return overlaps
+
+
+def _links(
+    attention: NDArray[np.float32], own: NDArray[np.bool_], theirs: NDArray[np.bool_]
+) -> Iterator[tuple[int, int]]:
+    """Align each target unit to the source units that its pieces attend to most, by the attention (T, S) of pieces."""
+    mass = own.T @ attention.T @ theirs  # source units, target units
+    if not mass.size:
+        return
+    best = mass.max(0)
+    for j in np.flatnonzero(theirs.any(0)).tolist():
+        yield from ((i, j) for i in np.flatnonzero(own.any(0) & (mass[:, j] == best[j])).tolist())
