@@ -4,6 +4,7 @@ Units are words of the raw text, as `nmtkit.text.segment.words` counts them; in 
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from itertools import accumulate, chain, groupby, pairwise
@@ -54,8 +55,8 @@ class SegmentPlacement:
         links = set(self._copied(units, [*starts, len(translation)]))
         for part, own, theirs in zip(parts, self._pieces, pieces, strict=True):
             if part.attention is not None and own and theirs:
-                attention = part.attention[:-1, self._tag : -1]
-                links.update(_links(attention, _membership(own, self._units), _membership(theirs, units)))
+                attention = part.attention[:-1, self._tag : -1].T
+                links.update(_links(_membership(own, self._units).T @ attention @ _membership(theirs, units)))
         return place(self._segment, translation, links, self._units, units)
 
     def _copied(self, units: Sequence[Span], starts: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -73,8 +74,9 @@ class SegmentPlacement:
 def piece_spans(surfaces: Sequence[str], text: str) -> list[Span]:
     """The spans in a text that pieces stand for, by the text that each piece adds (`surfaces`).
 
-    The pieces may be those of the beginning of the text. Spaces belong to no piece. Characters that only one side has,
-    such as those of unknown pieces, are between the spans of their neighbours.
+    The pieces may be those of the beginning of the text. Characters that only one side has, such as those of unknown
+    pieces, are between the spans of their neighbours. A piece that adds only a space, or nothing, gets the span of the
+    next one.
     """
     own = [(char, number) for number, surface in enumerate(surfaces) for char in _normalized(surface)]
     theirs = [(char, at) for at, raw in enumerate(text) for char in _normalized(raw)]
@@ -87,13 +89,16 @@ def piece_spans(surfaces: Sequence[str], text: str) -> list[Span]:
         for (_, number), (_, at) in zip(own[a : a + size], theirs[b : b + size], strict=True):
             first.setdefault(number, at)
             last[number] = at + 1
-    spans, end = list[Span](), 0
-    for number, surface in enumerate(surfaces):
-        following = (first[n] for n in range(number, len(surfaces)) if n in first)
-        start = first.get(number, end)
-        end = last.get(number, next(following, len(text)) if _normalized(surface) else start)
-        spans.append((start, end))
-    return spans
+    spans, end = list[Span](), max(last.values(), default=0)
+    for number in reversed(range(len(surfaces))):
+        if number in last:
+            spans.append((first[number], last[number]))
+        elif _normalized(surfaces[number]):
+            before = next((last[n] for n in range(number - 1, -1, -1) if n in last), 0)
+            spans.append((before, spans[-1][0] if spans else len(text)))
+        else:
+            spans.append(spans[-1] if spans else (end, end))
+    return spans[::-1]
 
 
 def _normalized(text: str) -> str:
@@ -101,30 +106,41 @@ def _normalized(text: str) -> str:
 
 
 def _units(text: str, pieces: Iterable[Span]) -> list[Span]:
-    """The words of a text; those of scripts without spaces are cut where a piece starts."""
-    cuts = sorted({start for start, _ in pieces})
+    """The words of a text, joined where a piece crosses their border; without spaces, cut where one starts."""
+    pieces = sorted({(start, end) for start, end in pieces if start < end})
+    starts = [start for start, _ in pieces]
     units: list[Span] = []
     for start, end in words(text):
-        inside = [cut for cut in cuts if start < cut < end and _UNSPACED.search(text[cut - 1 : cut + 1])]
-        units += pairwise([start, *inside, end])
+        inside = starts[bisect_right(starts, start) : bisect_left(starts, end)]
+        for a, b in pairwise([start, *(cut for cut in inside if _UNSPACED.search(text[cut - 1 : cut + 1])), end]):
+            before = bisect_left(starts, units[-1][1]) if units else 0
+            if before and pieces[before - 1][1] > a:
+                units[-1] = units[-1][0], b
+            else:
+                units.append((a, b))
     return units
 
 
-def _membership(pieces: Sequence[Span], units: Sequence[Span]) -> NDArray[np.bool_]:
+def _membership(pieces: Sequence[Span], units: Sequence[Span]) -> NDArray[np.float32]:
     """Which pieces (P, U) have characters of which units."""
     first, last = np.array(pieces).reshape(-1, 2).T
     start, end = np.array(units).reshape(-1, 2).T
-    overlaps: NDArray[np.bool_] = (first[:, None] < end) & (start < last[:, None])
+    overlaps: NDArray[np.float32] = ((first[:, None] < end) & (start < last[:, None])).astype(np.float32)
     return overlaps
 
 
-def _links(
-    attention: NDArray[np.float32], own: NDArray[np.bool_], theirs: NDArray[np.bool_]
-) -> Iterator[tuple[int, int]]:
-    """Align each target unit to the source units that its pieces attend to most, by the attention (T, S) of pieces."""
-    mass = own.T @ attention.T @ theirs  # source units, target units
-    if not mass.size:
+def _links(attention: NDArray[np.float32]) -> Iterator[tuple[int, int]]:
+    """Pairs of source and target units that attend to each other most, by the attention (source units, target units).
+
+    A unit without such a pair is linked to the one that it attends to most, if that has none either.
+    """
+    if not attention.any():
         return
-    best = mass.max(0)
-    for j in np.flatnonzero(theirs.any(0)).tolist():
-        yield from ((i, j) for i in np.flatnonzero(own.any(0) & (mass[:, j] == best[j])).tolist())
+    columns, rows = attention.sum(0, keepdims=True), attention.sum(1, keepdims=True)
+    mass = attention * attention / (columns * rows + 1e-9)
+    forward = {(i, j) for j, i in enumerate(mass.argmax(0).tolist()) if mass[i, j]}
+    backward = {(i, j) for i, j in enumerate(mass.argmax(1).tolist()) if mass[i, j]}
+    mutual = forward & backward
+    sources, targets = ({pair[side] for pair in mutual} for side in (0, 1))
+    yield from mutual
+    yield from ((i, j) for i, j in forward ^ backward if i not in sources and j not in targets)
