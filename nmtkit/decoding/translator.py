@@ -13,6 +13,7 @@ from nmtkit.decoding.config import (
     BatchSizes,
     EngineConfig,
     EngineKeywords,
+    MarkupConfig,
     PenaltyKeywords,
     SearchConfig,
     SearchKeywords,
@@ -20,6 +21,7 @@ from nmtkit.decoding.config import (
 )
 from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
 from nmtkit.decoding.forced import all_heads
+from nmtkit.decoding.markup import stream_markup
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.tasks import LineWarnings, SentenceEncoder, SourceLimit
 from nmtkit.decoding.translation import Translation, translation_of
@@ -110,6 +112,7 @@ class Translator:
         lines: Iterable[str | Request],
         *,
         nbest: None = None,
+        markup: MarkupConfig | str | None = None,
         progress: bool = False,
         **options: "Unpack[SearchKeywords]",
     ) -> list[str]: ...
@@ -120,6 +123,7 @@ class Translator:
         lines: Iterable[str | Request],
         *,
         nbest: int,
+        markup: None = None,
         progress: bool = False,
         **options: "Unpack[SearchKeywords]",
     ) -> list[list[str]]: ...
@@ -129,6 +133,7 @@ class Translator:
         lines: Iterable[str | Request],
         *,
         nbest: int | None = None,
+        markup: MarkupConfig | str | None = None,
         progress: bool = False,
         **options: "Unpack[SearchKeywords]",
     ) -> list[str] | list[list[str]]:
@@ -136,11 +141,19 @@ class Translator:
 
         A line may be a `Request` with a prefix or required terms. `options` are the other fields of `SearchConfig`,
         such as beam=4, except alignments, which `stream` returns. `progress` shows a bar, also in a notebook.
+
+        With `markup`, "html" or "xml", lines have tags, which move with their words; `MarkupConfig` has more options.
         """
         config = SearchConfig(nbest=1 if nbest is None else nbest, **options)
         if config.alignment:
             raise UserError("translate() returns texts without alignments: use stream()")
+        if markup is not None and nbest is not None:
+            raise UserError("translate() returns one translation of a line with markup: omit nbest")
         with _bar(lines, progress) as advance:
+            if markup is not None:
+                markup = MarkupConfig(markup=markup) if isinstance(markup, str) else markup
+                batches = chunks(_checked(lines), self.sizes(StreamConfig()).buffer)
+                return [each.text for each in self.stream_markup(batches, markup, config, advance=advance)]
             translations = self.stream(lines, config, advance=advance)
             if nbest is None:
                 return [translation.text for translation in translations]
@@ -230,6 +243,21 @@ class Translator:
         """
         results = self.stream(map(Request.of, segments), config, batches, advance)
         return [each.candidates[0].segment or Segment((each.text,)) for each in results]
+
+    def stream_markup(
+        self,
+        lines: Iterable[Sequence[str | Request]],
+        markup: MarkupConfig,
+        config: SearchConfig | None = None,
+        batches: StreamConfig | None = None,
+        advance: Advance = _ignore,
+        done: int = 0,
+    ) -> Generator[Translation, None, None]:
+        """Like `stream_chunks`, for lines with tags or protected text. Each translation has one candidate."""
+        stream = partial(self.stream_chunks, config=config, batches=batches)
+        for translation in stream_markup(lines, markup, stream, done):
+            advance(1)
+            yield translation
 
     def stream_encoded(
         self,

@@ -3,19 +3,13 @@
 Each format is a function from the bytes of a file to a `Document`: its `segments` in the order of the file, and
 `write`, which takes their translations. A command or a server calls one function:
 
-    def translate(segments: Sequence[Segment]) -> Sequence[Segment]:
-        ...  # translate segment.text, then place(segment, target, alignment) of nmtkit.text.segment
+    output = translate_document(content, "docx", translator.translate_segments, Options(target_language="de"))
 
-    format = format_of(Path("report.docx"))  # None: lines
-    output = translate_document(content, format, translate, Options(target_language="de"))
-
-`segment.text` can have several sentences. A translator splits it and joins the alignments: word numbers count from the
-start of the segment. An unchanged segment keeps its bytes. Errors of the input are UserErrors without the file's name.
+An unchanged segment keeps its bytes. Errors of the input are UserErrors without the file's name.
 """
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import PurePath
 
 from nmtkit.documents.document import Document, Options, is_translatable
 from nmtkit.documents.docx import read_docx
@@ -48,17 +42,22 @@ FORMATS: dict[str, Callable[[bytes, Options], Document]] = {
     "xliff": read_xliff,
 }
 
-#: The formats of files by their ending. Files of the other formats are lines, unless the format is given.
-ENDINGS = {f".{format}": format for format in ("docx", "html", "odt", "po", "srt", "tmx", "vtt", "xliff")} | {
-    ".htm": "html",
-    ".xhtml": "html",
-    ".xlf": "xliff",
-}
 
+class Prepared:
+    """A document with the `segments` that are to be translated, whose `protected` text is restored byte for byte."""
 
-def format_of(path: PurePath) -> str | None:
-    """The format of a document by its ending; None for files of lines."""
-    return ENDINGS.get(path.suffix.lower())
+    def __init__(self, document: Document, protected: Sequence[re.Pattern[str]]) -> None:
+        self._results = list(document.segments)
+        sent = {number: protect(segment, *protected) for number, segment in enumerate(self._results)}
+        self._sent = {number: segment for number, segment in sent.items() if is_translatable(segment)}
+        self.segments = list(self._sent.values())
+
+    def finished(self, translations: Sequence[Segment]) -> list[Segment]:
+        """All segments of the document, with a translation of each of `segments`."""
+        for (number, given), translation in zip(self._sent.items(), translations, strict=True):
+            if translation != given:
+                self._results[number] = translation
+        return self._results
 
 
 def translate_document(
@@ -66,17 +65,12 @@ def translate_document(
     format: str,
     translate: Callable[[Sequence[Segment]], Sequence[Segment]],
     options: Options = Options(),  # noqa: B008
-    protected: re.Pattern[str] = PLACEHOLDERS,
+    protected: Sequence[re.Pattern[str]] = (PLACEHOLDERS,),
 ) -> bytes:
-    """Translate a document of one of `FORMATS`. Text that `protected` matches is restored byte for byte.
+    """Translate a document of one of `FORMATS`. Text that a pattern of `protected` matches is restored byte for byte.
 
-    `translate` returns a segment for each segment, in their order; `place` makes it.
+    `translate` returns a segment for each segment, in their order; `Translator.translate_segments` does.
     """
     document = FORMATS[format](content, options)
-    results = list(document.segments)
-    sent = {index: protect(segment, protected) for index, segment in enumerate(results)}
-    sent = {index: segment for index, segment in sent.items() if is_translatable(segment)}
-    for (index, given), translation in zip(sent.items(), translate([*sent.values()]), strict=True):
-        if translation != given:
-            results[index] = translation
-    return document.write(results)
+    prepared = Prepared(document, protected)
+    return document.write(prepared.finished(translate(prepared.segments)))

@@ -70,6 +70,9 @@ class SlicedDocument:
         return [slot.segment for slot in self.slots]
 
     def write(self, translations: Sequence[Segment]) -> bytes:
+        return self.text(translations).encode(self.source.encoding, self.source.errors)
+
+    def text(self, translations: Sequence[Segment]) -> str:
         done: list[tuple[int, int, str]] = []  # replaced slices, last first
         for slot, translation in reversed(list(zip(self.slots, translations, strict=True))):
             inner = []
@@ -86,8 +89,7 @@ class SlicedDocument:
                 raws = {at: self.splice(at, spans[at], entries) for at, entries in inside.items() if entries}
                 text = slot.render(with_edges(translation, slot.segment), raws)
             done.append((slot.start, slot.end, text))
-        text = self.splice(0, len(self.source.text), reversed(done))
-        return text.encode(self.source.encoding, self.source.errors)
+        return self.splice(0, len(self.source.text), reversed(done))
 
     def splice(self, start: int, end: int, entries: Iterable[tuple[int, int, str]]) -> str:
         """A slice of the source with replaced slices, in their order."""

@@ -129,9 +129,12 @@ def pairs(tags: Sequence[tuple[Kind, str]]) -> dict[int, int]:
     return result
 
 
-def protect(segment: Segment, pattern: re.Pattern[str]) -> Segment:
-    """Protect what `pattern` matches in the text parts of a segment."""
-    result: list[Part] = []
+def protect(segment: Segment, *patterns: re.Pattern[str]) -> Segment:
+    """Protect what a pattern matches in the text parts of a segment; the first pattern wins."""
+    if not patterns:
+        return segment
+    *before, pattern = patterns
+    segment, result = protect(segment, *before), list[Part]()
     for part in segment.parts:
         at = 0
         for match in pattern.finditer(part) if isinstance(part, str) else ():

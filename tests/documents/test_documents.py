@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_documents import DOCX_BODY, ODF, SAMPLES, docx, zipped
 
-from nmtkit.documents import FORMATS, format_of, translate_document
+from nmtkit.documents import FORMATS, translate_document
 from nmtkit.documents.document import Options, plain
 from nmtkit.documents.wrapping import wrapped
 from nmtkit.errors import UserError
+from nmtkit.text.document_formats import DOCUMENTS, format_of
 from nmtkit.text.segment import Segment, place, words
 
 GERMAN = Options(target_language="de")
@@ -79,7 +80,7 @@ def test_documents_can_be_read_again_after_any_translation(format: str, content:
 
 
 def test_every_format_has_samples_and_endings() -> None:
-    assert SAMPLES.keys() == FORMATS.keys()
+    assert SAMPLES.keys() == FORMATS.keys() == set(DOCUMENTS)
     assert format_of(PurePath("a/Report.DOCX")) == "docx"
     assert format_of(PurePath("page.htm")) == "html"
     assert format_of(PurePath("list.csv")) is None
