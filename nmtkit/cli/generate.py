@@ -63,7 +63,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 def _format(values: dict[str, Any]) -> str | None:
     """The format of the document to translate, None for lines."""
-    path = values["input"] if values["dataset"] is None else None
+    path = values["input"] if values["dataset"] is None and values["markup"] is None else None
     return values["document"] or (format_of(path) if path else None)
 
 
@@ -73,7 +73,7 @@ def _refuse_markup_options(values: dict[str, Any]) -> None:
     if values["dataset"] is not None:
         refuse_idle(("document", "markup", "protect"), "with a DATASET, whose text has no tags")
     if format is not None:
-        refuse_idle((*_OF_LINES, "markup"), f"on a {format} document, only on lines of text")
+        refuse_idle((*_OF_LINES, "markup"), f"on a document ({format}), only on lines of text")
     elif values["markup"] or values["protect"]:
         refuse_idle(_OF_PLAIN_LINES, "with --markup or --protect")
     if format != "html" and values["markup"] is None:

@@ -415,7 +415,7 @@ class GenerationOptions(OptionGroups):
     def document(self) -> str | None:
         """The format of the document to translate; None for lines."""
         path = self.input.path
-        return self.markup.document or (format_of(path) if path else None)
+        return self.markup.document or (format_of(path) if path and not self.markup.markup else None)
 
 
 # The keyword arguments of `Translator`, for editors and mypy. The fields of the same names hold the defaults, and

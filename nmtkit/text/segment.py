@@ -377,7 +377,10 @@ class _Placement:
         if parent.start == parent.end:
             new.rank = 1
         at = min(max(new.start, parent.start), parent.end)
-        new.start = new.end = next((end for start, end in self.protected if start < at < end), at)
+        new.start = new.end = at = next((end for start, end in self.protected if start < at < end), at)
+        if node.tag and node.tag.text.strip():  # a word of its own
+            left, right = self.target[max(at - 1, 0) : at].isalnum(), self.target[at : at + 1].isalnum()
+            new.spaces = new.spaces[0] or " " * left, new.spaces[1] or " " * right
         self.deepest(parent, new.start, new.end).children.append(new)
         return new
 
