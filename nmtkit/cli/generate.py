@@ -49,7 +49,8 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     if values["dataset"] is None:
         ignore_or_refuse(values, ("split", "verify"), "without a DATASET", "input")
     if not values["sacrebleu"] and not values["tokenized_bleu"]:
-        ignore_or_refuse(values, _SCORING, "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu")
+        unused = _SCORING if _format(values) != "tmx" else ("reference",)
+        ignore_or_refuse(values, unused, "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu")
     if values["score"] is None:
         refuse_idle_search_options(values)
     else:

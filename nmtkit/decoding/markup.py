@@ -20,9 +20,9 @@ Stream = Callable[[Iterable[Sequence[Request]]], Iterator[Translation]]
 def stream_markup(
     lines: Iterable[Sequence[str | Request]], markup: MarkupConfig, stream: Stream, done: int = 0
 ) -> Iterator[Translation]:
-    """Yield one translation for each line, in order, without those of the first `done` lines.
+    """Yield one translation for each line after the first `done` ones, in order.
 
-    Tokens and log-probabilities of its candidate are those of its segments, one after the other.
+    Its candidate joins the tokens and log-probabilities of its segments.
     """
     waiting = deque[_Line]()
 

@@ -74,8 +74,8 @@ class SegmentPlacement:
 def piece_spans(surfaces: Sequence[str], text: str) -> list[Span]:
     """The spans in a text that pieces stand for, by the text that each piece adds (`surfaces`).
 
-    The pieces may be those of the beginning of the text. Characters that only one side has, such as those of unknown
-    pieces, are between the spans of their neighbours. A piece that adds only a space, or nothing, gets the span of the
+    The text may continue after the pieces. Unknown pieces and others whose characters the text lacks get the span
+    between their neighbours. A piece that adds only a space, or nothing, gets the span of the
     next one.
     """
     own = [(char, number) for number, surface in enumerate(surfaces) for char in _normalized(surface)]

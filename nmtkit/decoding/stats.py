@@ -78,12 +78,8 @@ class StreamStats:
             lines = counted(self.not_utf8, "line")
             logger.warning("%s had bytes that are not UTF-8; they were replaced by U+FFFD", lines)
         if self.empty > _NEARLY_ALL * self.with_text:
-            count, total = self.empty, self.with_text
-            logger.warning(
-                "%d of %s are empty: check the languages and the tokenizer of the model",
-                count,
-                counted(total, "translation"),
-            )
+            advice = "is it a model for these languages, and is the text prepared as its training text was?"
+            logger.warning("%d of %s are empty: %s", self.empty, counted(self.with_text, "translated line"), advice)
         percent = unknown_percent(self.unknown, self.source_tokens)
         if doubt := unknown_warning(source, percent):
             logger.warning("%s", doubt)
