@@ -174,17 +174,8 @@ class SentenceEncoder:
             tasks += found.tasks
             starts += [at + len(before)] * len(found.tasks)
             ids += part_ids
-        return Sentence(
-            request.text,
-            ids,
-            tasks,
-            tag=tag,
-            own_tag=len(own_tag),
-            overlong=overlong,
-            frame=tuple(frame),
-            starts=tuple(starts),
-            segment=request.segment,
-        )
+        line = Sentence(request.text, ids, tasks, tag=tag, own_tag=len(own_tag), overlong=overlong, frame=tuple(frame))
+        return replace(line, starts=tuple(starts), segment=request.segment)
 
     def _sentence(self, request: Request, ids: list[int], limit: SourceLimit, line: int) -> Sentence:
         tag = self._tag_ids(request.source_tag)

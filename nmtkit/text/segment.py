@@ -270,19 +270,15 @@ class _Placement:
         """Find a protected span in the target: by its text, else by words that are aligned to nothing else."""
         if not node.tag or not node.tag.text.strip():
             return
-        inside = self.covered(node)
-        text = node.tag.text
+        inside, text = self.covered(node), node.tag.text
         linked = set().union(*(self.links[word] for word in inside))
         others = set().union(*(links for word, links in enumerate(self.links) if word not in inside))
         near = self.words[min(linked)][0] if linked else 0
         spans = [match.span() for match in re.finditer(re.escape(text), self.target, re.IGNORECASE)]
         if is_apart(self.text, node.start, node.end):
             spans = [span for span in spans if is_apart(self.target, *span)]
-            is_translated = linked and not linked & others and max(linked) - min(linked) < len(linked)
-        else:
-            is_translated = False
-        if not spans and is_translated:
-            spans = [(self.words[min(linked)][0], self.words[max(linked)][1])]
+            if not spans and linked and not linked & others and max(linked) - min(linked) < len(linked):
+                spans = [(self.words[min(linked)][0], self.words[max(linked)][1])]
         spans = [span for span in spans if not any(a < span[1] and span[0] < b for a, b in self.protected)]
         if not spans:
             return
