@@ -13,14 +13,19 @@ from nmtkit.cli.options import PathName, ignore_from_file, ignore_or_refuse, opt
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.decoding.config import GenerationOptions, OutputConfig, SearchConfig
-from nmtkit.documents.config import DocumentConfig
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import partial_path, resolve, resolve_file
 from nmtkit.storage.outputs import check_output_file, check_stdout
+from nmtkit.text.document_formats import REMEDIES, ZIPPED, format_of
 from nmtkit.text.input_stream import STANDARD_STREAM
 from nmtkit.text.reading import COMPRESSED, check_readable
 
 _SCORING = ("reference", "target_lang")
+_OF_PLAIN_LINES = ("nbest", "score", "prefix", "constraints", "alignment", "alignment_layer", "attention_html")
+_OF_LINES = (
+    *_OF_PLAIN_LINES,
+    *("format", "resume", "shard", "interactive", "sacrebleu", "tokenized_bleu", "reference", "copy_unknown"),
+)
 
 
 def ignore_excluded_options(values: dict[str, Any]) -> None:
@@ -30,6 +35,8 @@ def ignore_excluded_options(values: dict[str, Any]) -> None:
     if values["input"] is not None:
         ignore_from_file(values, ["dataset"], "input")
     scores = ("sacrebleu", "tokenized_bleu", *_SCORING)
+    if _format(values) is not None:
+        ignore_from_file(values, (*_OF_LINES, "dataset", "markup"), "document", "input")
     if values["shard"] is not None:
         ignore_from_file(values, scores, "shard")
     if values["resume"]:
@@ -38,10 +45,12 @@ def ignore_excluded_options(values: dict[str, Any]) -> None:
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Raise UserError for options without effect; ignore those from `--config` that the command line disables."""
+    _refuse_markup_options(values)
     if values["dataset"] is None:
         ignore_or_refuse(values, ("split", "verify"), "without a DATASET", "input")
     if not values["sacrebleu"] and not values["tokenized_bleu"]:
-        ignore_or_refuse(values, _SCORING, "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu")
+        unused = _SCORING if _format(values) != "tmx" else ("reference",)
+        ignore_or_refuse(values, unused, "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu")
     if values["score"] is None:
         refuse_idle_search_options(values)
     else:
@@ -51,6 +60,29 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     if not values["alignment"] and not values["copy_unknown"] and values["format"] != "pharaoh":
         causes = ("alignment", "copy_unknown", "format", "score")
         ignore_or_refuse(values, ("alignment_layer",), "without --alignment", *causes)
+
+
+def _format(values: dict[str, Any]) -> str | None:
+    """The format of the document to translate, None for lines."""
+    path = values["input"] if values["dataset"] is None and values["markup"] is None else None
+    return values["document"] or (format_of(path) if path else None)
+
+
+def _refuse_markup_options(values: dict[str, Any]) -> None:
+    """Raise UserError for options that a document or lines with tags do not support."""
+    format = _format(values)
+    if values["dataset"] is not None:
+        refuse_idle(("document", "markup", "protect"), "with a DATASET, whose text has no tags")
+    if format is not None:
+        refuse_idle((*_OF_LINES, "markup"), f"on a document ({format}), only on lines of text")
+    elif values["markup"] or values["protect"]:
+        refuse_idle(_OF_PLAIN_LINES, "with --markup or --protect")
+    if format != "html" and values["markup"] is None:
+        ignore_or_refuse(values, ("ignore_tags",), "without --markup or an HTML document", "document", "input")
+    if format not in ("csv", "tsv"):
+        ignore_or_refuse(values, ("columns",), "without --document csv or tsv", "document", "input")
+    if format != "json":
+        ignore_or_refuse(values, ("keys",), "without --document json", "document", "input")
 
 
 def _refuse_search_options(values: dict[str, Any]) -> None:
@@ -67,8 +99,8 @@ def _refuse_search_options(values: dict[str, Any]) -> None:
 
 @command(
     "nmt-generate",
-    common="checkpoint input output document markup format split sacrebleu reference beam length_penalty nbest "
-    "sampling source_tag glossary overlong max_tokens resume device precision threads workers quiet config",
+    common="checkpoint input output format split sacrebleu reference beam length_penalty nbest sampling source_tag "
+    "glossary overlong max_tokens resume device precision threads workers quiet config",
 )
 @click.argument("dataset", required=False, type=PathName())
 @checkpoint_option
@@ -86,7 +118,6 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
     configure(log)
     chosen = GenerationOptions(**groups)
     _check_input(dataset, chosen)
-    _check_document(dataset, chosen)
     _check_output(chosen, models=len(checkpoint))
     asked, reference = chosen.requests, chosen.evaluation.reference
     beside = (asked.prefix, asked.constraints, asked.glossary, asked.score, reference, config_file_in_use())
@@ -101,6 +132,9 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
 def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
     """Raise UserError for options that contradict the input."""
     source, evaluation = options.input, options.evaluation
+    remedy = REMEDIES.get(source.path.suffix.lower()) if source.path and not options.markup.document else None
+    if remedy:
+        raise UserError(f"--input {source.path}: this format is not supported: {remedy}")
     if dataset is not None and source.path is not None:
         raise UserError(f"{dataset} and --input {source.path} are mutually exclusive: use one of them")
     if dataset is not None and dataset.is_file():
@@ -113,40 +147,13 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
         )
 
 
-def _check_document(dataset: Path | None, options: GenerationOptions) -> None:
-    """Raise UserError for options that contradict a document, or lines with markup or protected text."""
-    source, output, given = options.input, options.output, options.documents
-    format = given.format(source.path)
-    if dataset is not None or not options.translates_segments:
-        if given != DocumentConfig():
-            reason = "need --document FORMAT or --markup" if dataset is None else f"are not for the dataset {dataset}"
-            raise UserError(f"the options of documents and markup {reason}")
-        return
-    asked, evaluation = options.requests, options.evaluation
-    excluded = {
-        "--format": output.format != "text",
-        "--nbest": options.search.nbest > 1,
-        "--resume": output.resume,
-        "--attention-html": output.attention_html is not None,
-        "--shard": source.shard is not None,
-        "--score": asked.score is not None,
-        "--prefix": asked.prefix is not None,
-        "--constraints": asked.constraints is not None,
-        "--sacrebleu": evaluation.is_wanted,
-        "--alignment": options.search.attends,
-    }
-    what = "lines with markup" if format is None else f"a document ({format})"
-    for option, is_given in excluded.items():
-        if is_given:
-            raise UserError(f"{option} is not for {what}: omit it")
-    suffixes = [path.suffix.lower() for path in (source.path, output.path) if path is not None]
-    if given.document is None and len(set(suffixes)) == 2 and format is not None:
-        raise UserError(f"--output {output.path}: the output is a document too: end its name with {suffixes[0]}")
-
-
 def _check_output(options: GenerationOptions, models: int) -> None:
     """Raise UserError for options that contradict the output."""
     output, page = options.output, options.output.attention_html
+    ending = output.path.suffix.lower().removeprefix(".") if output.path else ""
+    if output.path and options.document != ending and (options.document in ZIPPED or ending in ZIPPED):
+        kind = f"a document of the format {options.document}" if options.document else "lines of text"
+        raise UserError(f"--output {output.path}: the output is {kind}: choose the ending of --output accordingly")
     if output.path is not None and output.path.suffix in COMPRESSED:
         raise UserError(f"--output {output.path}: the output is not compressed: omit {output.path.suffix}")
     if output.resume and output.path is None:

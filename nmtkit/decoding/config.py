@@ -1,16 +1,18 @@
 """The options of generation: input and output, search, batches, device."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypedDict
 
 from nmtkit.config import Config, OptionGroups, option
 from nmtkit.data.config import DatasetConfig
-from nmtkit.documents.config import DocumentConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig, WeightsConfig
+from nmtkit.text.document_formats import DOCUMENTS, format_of
 from nmtkit.text.input_stream import STANDARD_STREAM
 from nmtkit.text.languages import check_single
+from nmtkit.wording import quoted
 
 MAX_BEAM = 10**6
 PAGE_LINES = 20  #: the most sentences on a page of attention
@@ -177,6 +179,64 @@ class RequestConfig(Config):
             raise UserError("--score does not search: --prefix, --constraints and --glossary have no effect")
 
 
+@dataclass(frozen=True)
+class MarkupConfig(Config):
+    """Documents, lines with tags, and text that is not translated."""
+
+    heading: ClassVar[str] = "Documents and markup"
+
+    document: str | None = option(
+        None,
+        choices=DOCUMENTS,
+        unset="by the ending of --input: docx, html, odt, po, srt, tmx, vtt, xliff",
+        help="Translate a document of this format instead of lines. Everything but its text is kept.",
+    )
+    columns: str = option("", metavar="NAMES", help="Columns of a csv or tsv document, such as 2,title. Default: all.")
+    keys: str = option("", metavar="NAMES", help="Keys of a json document, such as title,*.text. Default: all.")
+    markup: str | None = option(
+        None,
+        choices=("html", "xml"),
+        help="The lines have tags, which move with their words. Each line is translated by itself.",
+    )
+    ignore_tags: str = option(
+        "", metavar="TAGS", help="Elements of HTML or XML whose content is not translated, such as code,kbd."
+    )
+    protect: tuple[str, ...] = option(
+        (),
+        metavar="REGEX",
+        help="Never change text that matches this regular expression. Repeatable. Documents also keep URLs, e-mail "
+        "addresses and placeholders such as {name}.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for pattern in self.protect:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UserError(f"--protect {quoted(pattern)} is not a regular expression: {error}") from None
+
+    @property
+    def patterns(self) -> tuple[re.Pattern[str], ...]:
+        """The expressions of --protect."""
+        return tuple(map(re.compile, self.protect))
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The names of --ignore-tags."""
+        return frozenset(split_names(self.ignore_tags))
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether lines are more than plain text."""
+        return bool(self.markup or self.protect)
+
+
+def split_names(names: str) -> list[str]:
+    """Split a list at its commas."""
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
 _ON_CPU, _ON_GPU = 4096, 32_768  # source tokens of a batch, and lines of a buffer; a GPU needs large batches
 _BY_DEVICE = f"{_ON_GPU} on a GPU, {_ON_CPU} on a CPU"
 
@@ -214,7 +274,7 @@ class StreamConfig(Config):
 
     split_sentences: bool | None = option(
         None,
-        unset="only in nmt-serve",
+        unset="for documents and in nmt-serve",
         help="Translate the sentences of a line separately and join them. Most models lose text of lines with several "
         "sentences.",
     )
@@ -348,8 +408,8 @@ class GenerationOptions(OptionGroups):
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     input: InputConfig = field(default_factory=InputConfig)
     reading: DatasetConfig = field(default_factory=DatasetConfig)
-    documents: DocumentConfig = field(default_factory=DocumentConfig)
     requests: RequestConfig = field(default_factory=RequestConfig)
+    markup: MarkupConfig = field(default_factory=MarkupConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     batches: StreamConfig = field(default_factory=StreamConfig)
@@ -357,9 +417,10 @@ class GenerationOptions(OptionGroups):
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     @property
-    def translates_segments(self) -> bool:
-        """Whether the input is a document, or lines with markup or protected text."""
-        return self.documents.format(self.input.path) is not None or self.documents.has_marked_lines
+    def document(self) -> str | None:
+        """The format of the document to translate; None for lines."""
+        path = self.input.path
+        return self.markup.document or (format_of(path) if path and not self.markup.markup else None)
 
 
 # The keyword arguments of `Translator`, for editors and mypy. The fields of the same names hold the defaults, and

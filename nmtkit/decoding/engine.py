@@ -37,6 +37,7 @@ class Task:
     source: list[int]  #: ids with EOS
     constraints: Constraints = NO_CONSTRAINTS
     target: list[int] | None = None  #: ids without EOS
+    attends: bool = False  #: the attention is computed also if `SearchConfig.attends` is false
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,12 @@ def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) 
                 "the probabilities of the model are not finite: its weights are damaged, or --precision is too "
                 "narrow for them (try fp32)"
             )
-    if batch.config.attends:
-        return with_attention(model, batch.sources, found, batch.config.alignment_layer)
+    is_chosen = [batch.config.attends or (task.attends and model.attention_layers > 0) for task in batch.tasks]
+    chosen = [number for number, is_one in enumerate(is_chosen) if is_one]
+    sources, nbests = [batch.tasks[number].source for number in chosen], [found[number] for number in chosen]
+    attended = with_attention(model, sources, nbests, batch.config.alignment_layer)
+    for number, nbest in zip(chosen, attended, strict=True):
+        found[number] = nbest
     return found
 
 

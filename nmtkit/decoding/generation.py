@@ -16,23 +16,28 @@ from nmtkit.checkpoint import load_checkpoint
 from nmtkit.console.log import Progress, logger
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.attention_page import at_most_a_page, attention_page
-from nmtkit.decoding.config import GenerationOptions, OutputConfig
-from nmtkit.decoding.document_generation import translate_with_markup
+from nmtkit.decoding.config import GenerationOptions, OutputConfig, split_names
 from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
 from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_dataset, shard_of
-from nmtkit.decoding.requests import RequestFiles
+from nmtkit.decoding.requests import Request, RequestFiles
 from nmtkit.decoding.resume import check_same, find_whole_lines
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
+from nmtkit.documents import FORMATS, Prepared
+from nmtkit.documents.document import Options
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import resumable_file, staged_file
 from nmtkit.storage.outputs import writing_stdout
-from nmtkit.text.input_stream import STANDARD_STREAM
+from nmtkit.text.document_formats import guess
+from nmtkit.text.input_stream import STANDARD_STREAM, chunks
 from nmtkit.text.languages import SEVERAL
+from nmtkit.text.reading import read_bytes
+from nmtkit.text.segment import PLACEHOLDERS, Segment
 from nmtkit.text.tags import tag_ids
 
+_MAX_DOCUMENT = 256 << 20  # bytes
 Observer = Callable[[Translation], object]
 
 
@@ -58,10 +63,11 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     if options.output.attention_html is not None:
         observers.append(shown.append)
     start = time.monotonic()
-    if isinstance(source, TextInput) and options.translates_segments:
-        stats = translate_with_markup(translator, source, request_files, options)
-    else:
+    format = options.document
+    if format is None:
         stats = translate(translator, source, request_files, options, observers)
+    else:
+        stats = translate_file(translator, format, target_language, request_files, options)
     seconds = time.monotonic() - start
     stats.report(seconds, source.name, languages[0], translator.model, _next_command(options, target_language))
     if options.output.attention_html is not None:
@@ -119,10 +125,15 @@ def translate(
         repeated = done - len(last)  # the last lines are translated again, for a comparison
         with _progress(output, _length(source, shard), repeated) as advance:
             lines = source.chunks(shard, buffer, stats)
+            if isinstance(source, TextInput) and options.markup.markup is None:
+                lines = _warning_of_documents(lines, source.name)
             if output.attention_html is not None:
                 lines = at_most_a_page(lines)
             requests = request_files.attach(lines, shard)
-            translations = translator.stream_chunks(requests, search, batches, advance, repeated, shard.start + 1)
+            if options.markup.is_wanted:
+                translations = translator.stream_markup(requests, options.markup, search, batches, advance, repeated)
+            else:
+                translations = translator.stream_chunks(requests, search, batches, advance, repeated, shard.start + 1)
             numbered = enumerate(translations, shard.start + repeated + 1)
             if last:
                 again = [rows(row_format, *line, search.nbest) for line in islice(numbered, len(last))]
@@ -136,6 +147,49 @@ def translate(
                 for observe in observers:
                     observe(translation)
         stats.check()
+    return stats
+
+
+def _warning_of_documents(chunks: Iterator[Sequence[str | Request]], name: str) -> Iterator[Sequence[str | Request]]:
+    """The same lines, with a warning if the first ones look like a document."""
+    for number, chunk in enumerate(chunks):
+        if number == 0 and (found := guess([line for line in chunk[:50] if isinstance(line, str)])):
+            logger.warning("%s looks like %s, but is translated line by line: use %s", name, *found)
+        yield chunk
+
+
+def translate_file(
+    translator: Translator, format: str, target_language: str, request_files: RequestFiles, options: GenerationOptions
+) -> StreamStats:
+    """Translate a document, and write it when it is complete. Each of its segments counts as a line.
+
+    Raises UserError if it cannot be read.
+    """
+    markup, path, stats = options.markup, options.input.path, StreamStats(0)
+    language = "" if target_language == SEVERAL else target_language
+    try:
+        content = read_bytes(path, _MAX_DOCUMENT) if path else sys.stdin.buffer.read()
+        chosen = Options(markup.kept, split_names(markup.columns), split_names(markup.keys), language)
+        document = FORMATS[format](content, chosen)
+    except OSError as error:
+        raise UserError(f"cannot read {path or 'stdin'}: {error.strerror}") from error
+    except UserError as error:
+        raise UserError(f"{path or 'stdin'}: {error}") from None
+    prepared = Prepared(document, (*markup.patterns, PLACEHOLDERS))
+    splits = options.batches.split_sentences is not False
+    batches, results = replace(options.batches, split_sentences=splits), list[Segment]()
+    search = replace(options.search, repetition_guard=options.search.repetition_guard is not False)
+    requests = map(Request.of, stats.count(prepared.segments))
+    with _progress(options.output, len(prepared.segments), 0) as advance:
+        chunked = request_files.attach(chunks(requests, translator.sizes(batches).buffer))
+        for translation in translator.stream_chunks(chunked, search, batches, advance):
+            stats.add(translation)
+            results.append(translation.candidates[0].segment or Segment((translation.text,)))
+    stats.check()
+    output = options.output.path
+    with writing_stdout() if output is None else staged_file(output) as file:
+        file.write(document.write(prepared.finished(results)))
+        file.flush()
     return stats
 
 

@@ -51,7 +51,10 @@ def join(texts: Sequence[str], frame: Sequence[str] = ()) -> str:
 
     Where parts touch, or a single space is between them, the script of the translation decides whether there is one.
     """
-    spaces = separators(texts)
-    if frame:
-        spaces = [spaces[n] if n and text in ("", " ") else text for n, text in enumerate(frame[:-1])]
-    return "".join(map(add, spaces, texts)) + "".join(frame[-1:])
+    return "".join(map(add, spaces(texts, frame), texts)) + "".join(frame[-1:])
+
+
+def spaces(texts: Sequence[str], frame: Sequence[str] = ()) -> list[str]:
+    """What precedes each text that `join` joins."""
+    found = separators(texts)
+    return [found[n] if n and text in ("", " ") else text for n, text in enumerate(frame[:-1])] or found

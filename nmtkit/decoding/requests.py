@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from unicodedata import category
@@ -11,6 +11,7 @@ from nmtkit.decoding.config import RequestConfig
 from nmtkit.errors import UserError
 from nmtkit.text.input_stream import ALL_LINES
 from nmtkit.text.reading import is_regular_file, read_lines
+from nmtkit.text.segment import Segment
 from nmtkit.wording import counted, quoted
 
 # Scripts without spaces between words: Thai to Khmer, kana, and Han.
@@ -31,6 +32,12 @@ class Request:
     ids: Sequence[int] | None = None  #: the token ids of `text`, if known
     source_tag: str = ""  #: a piece of the source vocabulary
     glossary: "Glossary | None" = None  #: more terms, of those sentences that have a source term
+    segment: Segment | None = None  #: with the tags of `text`, to be placed in the translation
+
+    @classmethod
+    def of(cls, segment: Segment) -> "Request":
+        """The request to translate a segment."""
+        return cls(segment.text, segment=segment)
 
     def __post_init__(self) -> None:
         """Raise UserError for a text as `terms`, whose letters would be taken for terms."""
@@ -86,10 +93,6 @@ class RequestFiles:
             if next(file, None) is not None:
                 raise UserError(f"{flag} {self._files[flag]} has more lines than the input")
 
-    def request(self, text: str) -> Request:
-        """The request for a text that is no line of the input."""
-        return self._attached(text, {})
-
     def _next(self, flag: str, file: Iterator[str]) -> str:
         line = next(file, None)
         if line is None:
@@ -102,7 +105,8 @@ class RequestFiles:
         terms = [term for term in lines.get("--constraints", "").split("\t") if term.strip()]
         prefix = lines.get("--prefix", "").strip()
         tag = line.source_tag or self._source_tag
-        return Request(line.text, prefix, tuple(terms), lines.get("--score"), line.ids, tag, self._glossary)
+        target, glossary = lines.get("--score"), self._glossary
+        return replace(line, prefix=prefix, terms=tuple(terms), target=target, source_tag=tag, glossary=glossary)
 
 
 class Glossary:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nmtkit.inference.protocol import InferenceModel
 
 T = TypeVar("T")
+_NEARLY_ALL = 0.9  # of the lines with text
 
 
 @dataclass
@@ -24,6 +25,8 @@ class StreamStats:
     done: int
     lines_in: int = 0
     lines_out: int = 0  #: of this run
+    with_text: int = 0  #: of these, lines that are not blank
+    empty: int = 0  #: of these, lines with an empty translation
     not_utf8: int = 0  #: lines
     tokens: int = 0  #: of the best translations, without </s>
     source_tokens: int = 0  #: with </s>, as datasets count them
@@ -46,6 +49,9 @@ class StreamStats:
     def add(self, translation: "Translation") -> None:
         """Count a translated line."""
         self.lines_out += 1
+        if translation.source.strip():
+            self.with_text += 1
+            self.empty += not translation.text.strip()
         self.tokens += max(0, len(translation.candidates[0].tokens) - 1)
         self.source_tokens += len(translation.source_ids) + 1
         self.unknown += translation.source_ids.count(UNK)
@@ -71,6 +77,9 @@ class StreamStats:
         if self.not_utf8:
             lines = counted(self.not_utf8, "line")
             logger.warning("%s had bytes that are not UTF-8; they were replaced by U+FFFD", lines)
+        if self.empty > _NEARLY_ALL * self.with_text:
+            advice = "is it a model for these languages, and is the text prepared as its training text was?"
+            logger.warning("%d of %s are empty: %s", self.empty, counted(self.with_text, "translated line"), advice)
         percent = unknown_percent(self.unknown, self.source_tokens)
         if doubt := unknown_warning(source, percent):
             logger.warning("%s", doubt)

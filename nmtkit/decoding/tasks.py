@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 
 from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig, StreamConfig
@@ -21,6 +21,7 @@ from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, contains
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.errors import UserError
 from nmtkit.text.languages import UNSPACED, short_code
+from nmtkit.text.segment import Segment, has_letters
 from nmtkit.text.sentences import has_several_sentences, split_sentences
 from nmtkit.text.tags import count_tag, tag_ids, tags_in_lines
 from nmtkit.text.tokenizer import Tokenizer, pieces_with, without_space
@@ -72,6 +73,8 @@ class Sentence:
     own_tag: int = 0  #: of `ids`, those of a tag that the line itself begins with
     overlong: str = ""  #: "cut" or "split" if there are more tokens than the limit
     frame: tuple[str, ...] = ()  #: of a line in sentences: the text before each task and after the last, as it stands
+    starts: tuple[int, ...] = ()  #: of a line in sentences: where the sentence of each task starts
+    segment: Segment | None = None  #: with the tags of the text
 
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -143,20 +146,24 @@ class SentenceEncoder:
             return []
         if request.prefix or request.terms or request.target is not None:
             return [request.text]
-        lines = _LINE.findall(request.text) or [""]
         if not limit.sentences:
-            return lines
-        return [part for line in lines for part in split_sentences(line, self.languages[0]) or [""]]
+            return _LINE.findall(request.text) or [""]
+        found, at, protected = list[str](), 0, request.segment.protected if request.segment else []
+        for line in _LINE.findall(request.text) or [""]:
+            inside = [(start - at, end - at) for start, end in protected]
+            found += split_sentences(line, self.languages[0], inside) or [""]
+            at += len(line)
+        return found
 
     def _in_parts(
         self, request: Request, parts: Sequence[str], encoded: Sequence[list[int]], limit: SourceLimit
     ) -> Sentence:
         """A line whose parts are translated separately and joined as they stand."""
         tag, own_tag = self._tag_ids(request.source_tag), list[int]()
-        ids, tasks, frame, overlong = list[int](), list[Task](), [""], ""
-        for part, part_ids in zip(parts, encoded, strict=True):
+        ids, tasks, frame, overlong, starts = list[int](), list[Task](), [""], "", list[int]()
+        for at, part, part_ids in zip(accumulate(map(len, parts), initial=0), parts, encoded, strict=False):
             text = part.strip()
-            if not part_ids or not text or (limit.pass_through and not any(map(str.isalpha, text))):
+            if not part_ids or not text or (limit.pass_through and not has_letters(text)):
                 frame[-1] += part
                 continue
             before, after = part.split(text)
@@ -166,12 +173,15 @@ class SentenceEncoder:
             frame[-1] += before
             frame += ["" for _ in found.tasks[1:]] + [after]
             tasks += found.tasks
+            starts += [at + len(before)] * len(found.tasks)
             ids += part_ids
-        return Sentence(request.text, ids, tasks, tag=tag, own_tag=len(own_tag), overlong=overlong, frame=tuple(frame))
+        line = Sentence(request.text, ids, tasks, tag=tag, own_tag=len(own_tag), overlong=overlong, frame=tuple(frame))
+        return replace(line, starts=tuple(starts), segment=request.segment)
 
     def _sentence(self, request: Request, ids: list[int], limit: SourceLimit, line: int) -> Sentence:
         tag = self._tag_ids(request.source_tag)
         own_tag = 0 if tag else count_tag(ids, self._tags_in_lines, self._source)
+        segment, attends = request.segment, request.segment is not None and request.segment.has_tags
         limit = limit.without(tag)
         source = [*tag, *ids[: limit.tokens], EOS]
         cut = "cut" if len(ids) > limit.tokens else ""
@@ -190,10 +200,10 @@ class SentenceEncoder:
             own_tag = own_tag if own_tag < limit.tokens else 0  # else there is no room for text
             surfaces = self._source.surfaces(ids, request.text)
             pieces = parts(ids[own_tag:], surfaces[own_tag:], limit.tokens - own_tag, self.languages[0])
-            tasks = [Task([*tag, *ids[:own_tag], *part, EOS]) for part in pieces]
-            return Sentence(request.text, ids, tasks, tag=tag, own_tag=own_tag, overlong="split")
-        tasks = [Task(source, constraints)] if ids else []
-        return Sentence(request.text, ids, tasks, prefix_is_cut, tag, own_tag=own_tag, overlong=cut)
+            tasks = [Task([*tag, *ids[:own_tag], *part, EOS], attends=attends) for part in pieces]
+            return Sentence(request.text, ids, tasks, tag=tag, own_tag=own_tag, overlong="split", segment=segment)
+        tasks = [Task(source, constraints, attends=attends)] if ids else []
+        return Sentence(request.text, ids, tasks, prefix_is_cut, tag, own_tag=own_tag, overlong=cut, segment=segment)
 
     @functools.cached_property
     def _tags_in_lines(self) -> frozenset[int]:
@@ -256,6 +266,7 @@ _PREFIX_CUT = "{lines} with a prefix truncated to {positions} (the model has no 
 _PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
 _TERMS_TOO_LONG = "{lines} translated without the required terms: the model has positions for only {positions}"
 _TERMS_FORBIDDEN = "{lines} translated without the required terms: other options forbid them"
+_UNALIGNED = "{lines} with tags around all of the text: the model has no attention to align words"
 _SEVERAL = "{lines} with several sentences, some of which may be missing from the translation: use --split-sentences"
 _MANY = 0.02  # of all lines
 
@@ -291,6 +302,8 @@ class LineWarnings:
             if count := self._lines[warning]:
                 lines, reason = counted(count, "line"), self._limit.reason
                 logger.warning(warning.format(lines=lines, limit=limit, reason=reason, positions=positions))
+        if count := self._lines[_UNALIGNED]:
+            logger.warning(_UNALIGNED.format(lines=counted(count, "line")))
         if self._lines[_SEVERAL] > _MANY * self._total:
             logger.warning(_SEVERAL.format(lines=counted(self._lines[_SEVERAL], "line")))
 
@@ -311,6 +324,8 @@ class LineWarnings:
             if _lacks_terms(task, nbest[0]):
                 fit = self._positions is None or task.constraints.required_tokens <= self._positions
                 yield _TERMS_FORBIDDEN if fit else _TERMS_TOO_LONG
+            if task.attends and nbest[0].attention is None:
+                yield _UNALIGNED
 
 
 def is_cut(task: Task, found: Hypothesis, config: SearchConfig, positions: int | None) -> bool:

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.overlong import join, separators
+from nmtkit.decoding.placement import SegmentPlacement
 from nmtkit.decoding.repetition import repeats
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.tasks import Sentence, is_cut
 from nmtkit.text.moses_bpe import respaced
+from nmtkit.text.segment import Segment
 from nmtkit.text.tokenizer import SPACE, Tokenizer, join_subwords
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
@@ -32,7 +34,7 @@ class Candidate:
     With alignments, `attention` (tokens, source tokens with `</s>`) has the weights of each token, which sum to 1; a
     line that was split has none. `alignment` has pairs of source and target words, counted from 0: each target word
     with the source word that its pieces attend to most, which is never a tag. A tag that the line itself begins with
-    counts as a word.
+    counts as a word. `segment` has the text with the tags of a request's segment.
     """
 
     text: str
@@ -43,6 +45,7 @@ class Candidate:
     alignment: tuple[tuple[int, int], ...] | None = None
     cut: bool | None = None  #: True if the output ended at its maximum length
     repetitive: bool | None = None  #: True if it repeats a phrase that the source does not repeat
+    segment: Segment | None = None
 
 
 @dataclass(frozen=True)
@@ -98,16 +101,18 @@ def translation_of(
     Of a line that was split, the best hypotheses of all parts are joined to the best candidate, and so on.
     """
     pieces = _source_pieces(sentence, source) if config.attends else None
+    placement = SegmentPlacement(sentence.segment, sentence, source) if sentence.segment else None
     candidates = tuple(
         replace(
-            compose(rank, target, config, pieces, sentence.target, sentence.frame),
+            compose(rank, target, config, pieces, sentence.target, sentence.frame, placement),
             **_doubts(sentence, rank, config, positions),
         )
         for rank in zip(*found, strict=False)
     )
     if not config.sampling:
         candidates = different_texts(candidates)
-    blank = Candidate("".join(sentence.frame), alignment=() if config.alignment else None)
+    segment = placement.place((), (), target) if placement and not candidates else None
+    blank = Candidate("".join(sentence.frame), alignment=() if config.alignment else None, segment=segment)
     tokens = (*source.vocab.to_pieces([*sentence.tag, *sentence.ids]), SPECIALS[EOS]) if config.alignment else None
     given = tuple(id for task in sentence.tasks for id in task.source[:-1])
     return Translation(sentence.text, candidates or (blank,), tokens, given, len(sentence.tag))
@@ -134,6 +139,7 @@ def compose(
     source: SourcePieces | None,
     given: str | None = None,
     frame: Sequence[str] = (),
+    placement: SegmentPlacement | None = None,
 ) -> Candidate:
     """Make a candidate of one hypothesis for each part of a line. `source` is needed if `config.attends`.
 
@@ -154,6 +160,7 @@ def compose(
         tuple(log_prob for part in parts for log_prob in part.token_log_probs),
         parts[0].attention if aligned and len(parts) == 1 else None,
         _alignment(parts, texts, _added(parts, texts, segmented, target, given), aligned) if aligned else None,
+        segment=placement.place(parts, texts, target) if placement else None,
     )
 
 

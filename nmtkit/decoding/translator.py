@@ -1,8 +1,7 @@
 """The translator: raw text in, raw text out."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, overload
@@ -14,6 +13,7 @@ from nmtkit.decoding.config import (
     BatchSizes,
     EngineConfig,
     EngineKeywords,
+    MarkupConfig,
     PenaltyKeywords,
     SearchConfig,
     SearchKeywords,
@@ -21,17 +21,14 @@ from nmtkit.decoding.config import (
 )
 from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
 from nmtkit.decoding.forced import all_heads
+from nmtkit.decoding.markup import stream_markup
 from nmtkit.decoding.requests import Request
-from nmtkit.decoding.segments import Sentences
 from nmtkit.decoding.tasks import LineWarnings, SentenceEncoder, SourceLimit
 from nmtkit.decoding.translation import Translation, translation_of
-from nmtkit.documents.config import DocumentConfig
-from nmtkit.documents.document import with_edges
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import WeightsConfig
 from nmtkit.text.input_stream import chunks
-from nmtkit.text.markup import parse, render
 from nmtkit.text.segment import Segment
 from nmtkit.text.tags import tag_ids
 from nmtkit.text.tokenizer import LEARNED_KINDS, SPACE, Tokenizer
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _ignore(_: object) -> None:
+def _ignore(count: int) -> None:
     """Report no progress."""
 
 
@@ -73,7 +70,6 @@ class Translator:
         """
         self.model, self.source, self.target = model, source, target
         self._engine = engine or local_engine(model, target.decode)
-        self.languages = languages
         self._encoder = SentenceEncoder(source, target, model.longest_sequence, languages)
 
     @classmethod
@@ -116,7 +112,7 @@ class Translator:
         lines: Iterable[str | Request],
         *,
         nbest: None = None,
-        markup: str | None = None,
+        markup: MarkupConfig | str | None = None,
         progress: bool = False,
         **options: "Unpack[SearchKeywords]",
     ) -> list[str]: ...
@@ -127,6 +123,7 @@ class Translator:
         lines: Iterable[str | Request],
         *,
         nbest: int,
+        markup: None = None,
         progress: bool = False,
         **options: "Unpack[SearchKeywords]",
     ) -> list[list[str]]: ...
@@ -136,35 +133,31 @@ class Translator:
         lines: Iterable[str | Request],
         *,
         nbest: int | None = None,
-        markup: str | None = None,
+        markup: MarkupConfig | str | None = None,
         progress: bool = False,
         **options: "Unpack[SearchKeywords]",
     ) -> list[str] | list[list[str]]:
         """Return the best translation of each line; with `nbest`, a list of at most that many, best first.
 
-        A line may be a `Request` with a prefix or required terms. With `markup`, "html" or "xml", tags are kept.
-        `options` are the other fields of `SearchConfig`, such as beam=4, except alignments, which `stream` returns.
-        `progress` shows a bar, also in a notebook.
+        A line may be a `Request` with a prefix or required terms. `options` are the other fields of `SearchConfig`,
+        such as beam=4, except alignments, which `stream` returns. `progress` shows a bar, also in a notebook.
+
+        With `markup`, "html" or "xml", lines have tags, which move with their words; `MarkupConfig` has more options.
         """
         config = SearchConfig(nbest=1 if nbest is None else nbest, **options)
         if config.alignment:
             raise UserError("translate() returns texts without alignments: use stream()")
-        if markup is not None:
-            return self._translate_markup(lines, config, DocumentConfig(markup=markup).markup == "html")
+        if markup is not None and nbest is not None:
+            raise UserError("translate() returns one translation of a line with markup: omit nbest")
         with _bar(lines, progress) as advance:
+            if markup is not None:
+                markup = MarkupConfig(markup=markup) if isinstance(markup, str) else markup
+                batches = chunks(_checked(lines), self.sizes(StreamConfig()).buffer)
+                return [each.text for each in self.stream_markup(batches, markup, config, advance=advance)]
             translations = self.stream(lines, config, advance=advance)
             if nbest is None:
                 return [translation.text for translation in translations]
             return [[candidate.text for candidate in translation.candidates] for translation in translations]
-
-    def _translate_markup(self, lines: Iterable[str | Request], config: SearchConfig, is_html: bool) -> list[str]:
-        texts = list(_checked(lines))
-        if config.nbest > 1 or not all(isinstance(text, str) for text in texts):
-            raise TypeError("with markup, lines are texts, and nbest is None")
-        segments = [parse(str(text), is_html) for text in texts]
-        results = self.translate_segments(segments, config)
-        pairs = zip(results, segments, strict=True)
-        return [render(with_edges(result, segment), is_html) for result, segment in pairs]
 
     def score(
         self,
@@ -237,6 +230,35 @@ class Translator:
         batches = batches or StreamConfig()
         return self.stream_chunks(chunks(_checked(lines), self.sizes(batches).buffer), config, batches, advance)
 
+    def translate_segments(
+        self,
+        segments: Iterable[Segment],
+        config: SearchConfig | None = None,
+        batches: StreamConfig | None = None,
+        advance: Advance = _ignore,
+    ) -> list[Segment]:
+        """Translate texts with inline tags, as `stream` translates their text, and place the tags in the translations.
+
+        Each tag occurs once, and pairs nest. The model computes alignments only for segments with tags.
+        """
+        results = self.stream(map(Request.of, segments), config, batches, advance)
+        return [each.candidates[0].segment or Segment((each.text,)) for each in results]
+
+    def stream_markup(
+        self,
+        lines: Iterable[Sequence[str | Request]],
+        markup: MarkupConfig,
+        config: SearchConfig | None = None,
+        batches: StreamConfig | None = None,
+        advance: Advance = _ignore,
+        done: int = 0,
+    ) -> Generator[Translation, None, None]:
+        """Like `stream_chunks`, for lines with tags or protected text. Each translation has one candidate."""
+        stream = partial(self.stream_chunks, config=config, batches=batches)
+        for translation in stream_markup(lines, markup, stream, done):
+            advance(1)
+            yield translation
+
     def stream_encoded(
         self,
         sentences: Iterable[Sequence[int]],
@@ -249,35 +271,6 @@ class Translator:
         batches = batches or StreamConfig()
         lines = map(self.request, sentences)
         return self.stream_chunks(chunks(lines, self.sizes(batches).buffer), config, batches, advance, done)
-
-    def translate_segments(
-        self,
-        segments: Sequence[Segment],
-        config: SearchConfig | None = None,
-        batches: StreamConfig | None = None,
-        request: Callable[[str], Request] = Request,
-        observe: Callable[[Translation], object] = _ignore,
-    ) -> list[Segment]:
-        """Translate segments with inline tags, each sentence by itself, and place their tags by the alignment.
-
-        The text of a result is the translation of the text of its segment, except for protected spans. `request` makes
-        the request of a sentence, for instance with a glossary; `observe` is called with its translation. Raises
-        UserError if a segment has tags, but the model no attention.
-        """
-        config, batches = config or SearchConfig(), batches or StreamConfig()
-        splits = batches.split_sentences is not False
-        config = replace(config, repetition_guard=config.repetition_guard is not False)
-        batches = replace(batches, split_sentences=False, overlong="split")
-
-        sentences = Sentences(self, segments, splits)
-        for is_tagged in (False, True):
-            waiting = sentences.to_translate(is_tagged)
-            requests = [request(sentence.text) for sentence in waiting]
-            translations = self.stream(requests, replace(config, alignment=is_tagged), batches) if waiting else ()
-            for sentence, translation in zip(waiting, translations, strict=True):
-                sentence.translation = translation
-                observe(translation)
-        return sentences.results()
 
     def sizes(self, batches: StreamConfig) -> BatchSizes:
         """The sizes of batches and buffer on the model's device."""

@@ -1,26 +1,76 @@
 """Documents: what is translated is found in the bytes of a file, all else is kept.
 
 Each format is a function from the bytes of a file to a `Document`: its `segments` in the order of the file, and
-`write`, which takes their translations. A command or a server calls one function of `nmtkit.documents.formats`:
+`write`, which takes their translations. A command or a server calls one function:
 
-    format = format_of(Path("report.docx"))  # None: lines
-    output = translate_document(content, format, translator.translate_segments, Options(target_language="de"))
+    output = translate_document(content, "docx", translator.translate_segments, Options(target_language="de"))
 
 An unchanged segment keeps its bytes. Errors of the input are UserErrors without the file's name.
 """
 
-from pathlib import PurePath
+import re
+from collections.abc import Callable, Sequence
 
-FORMATS = ("csv", "docx", "html", "json", "md", "odt", "po", "srt", "tmx", "tsv", "txt", "vtt", "xliff")
+from nmtkit.documents.document import Document, Options, is_translatable
+from nmtkit.documents.docx import read_docx
+from nmtkit.documents.html import read_html
+from nmtkit.documents.json_values import read_json
+from nmtkit.documents.markdown import read_markdown
+from nmtkit.documents.odt import read_odt
+from nmtkit.documents.po import read_po
+from nmtkit.documents.subtitles import read_srt, read_vtt
+from nmtkit.documents.tables import read_csv, read_tsv
+from nmtkit.documents.text import read_text
+from nmtkit.documents.tmx import read_tmx
+from nmtkit.documents.xliff import read_xliff
+from nmtkit.text.segment import PLACEHOLDERS, Segment, protect
 
-#: The formats of files by their ending. Files of the other formats are lines, unless the format is given.
-ENDINGS = {f".{format}": format for format in ("docx", "html", "odt", "po", "srt", "tmx", "vtt", "xliff")} | {
-    ".htm": "html",
-    ".xhtml": "html",
-    ".xlf": "xliff",
+#: The reader of each format.
+FORMATS: dict[str, Callable[[bytes, Options], Document]] = {
+    "csv": read_csv,
+    "docx": read_docx,
+    "html": read_html,
+    "json": read_json,
+    "md": read_markdown,
+    "odt": read_odt,
+    "po": read_po,
+    "srt": read_srt,
+    "tmx": read_tmx,
+    "tsv": read_tsv,
+    "txt": read_text,
+    "vtt": read_vtt,
+    "xliff": read_xliff,
 }
 
 
-def format_of(path: PurePath) -> str | None:
-    """The format of a document by its ending; None for files of lines."""
-    return ENDINGS.get(path.suffix.lower())
+class Prepared:
+    """A document with the `segments` that are to be translated, whose `protected` text is restored byte for byte."""
+
+    def __init__(self, document: Document, protected: Sequence[re.Pattern[str]]) -> None:
+        self._results = list(document.segments)
+        sent = {number: protect(segment, *protected) for number, segment in enumerate(self._results)}
+        self._sent = {number: segment for number, segment in sent.items() if is_translatable(segment)}
+        self.segments = list(self._sent.values())
+
+    def finished(self, translations: Sequence[Segment]) -> list[Segment]:
+        """All segments of the document, with a translation of each of `segments`."""
+        for (number, given), translation in zip(self._sent.items(), translations, strict=True):
+            if translation != given:
+                self._results[number] = translation
+        return self._results
+
+
+def translate_document(
+    content: bytes,
+    format: str,
+    translate: Callable[[Sequence[Segment]], Sequence[Segment]],
+    options: Options = Options(),  # noqa: B008
+    protected: Sequence[re.Pattern[str]] = (PLACEHOLDERS,),
+) -> bytes:
+    """Translate a document of one of `FORMATS`. Text that a pattern of `protected` matches is restored byte for byte.
+
+    `translate` returns a segment for each segment, in their order; `Translator.translate_segments` does.
+    """
+    document = FORMATS[format](content, options)
+    prepared = Prepared(document, protected)
+    return document.write(prepared.finished(translate(prepared.segments)))

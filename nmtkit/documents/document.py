@@ -70,6 +70,9 @@ class SlicedDocument:
         return [slot.segment for slot in self.slots]
 
     def write(self, translations: Sequence[Segment]) -> bytes:
+        return self.text(translations).encode(self.source.encoding, self.source.errors)
+
+    def text(self, translations: Sequence[Segment]) -> str:
         done: list[tuple[int, int, str]] = []  # replaced slices, last first
         for slot, translation in reversed(list(zip(self.slots, translations, strict=True))):
             inner = []
@@ -86,8 +89,7 @@ class SlicedDocument:
                 raws = {at: self.splice(at, spans[at], entries) for at, entries in inside.items() if entries}
                 text = slot.render(with_edges(translation, slot.segment), raws)
             done.append((slot.start, slot.end, text))
-        text = self.splice(0, len(self.source.text), reversed(done))
-        return text.encode(self.source.encoding, self.source.errors)
+        return self.splice(0, len(self.source.text), reversed(done))
 
     def splice(self, start: int, end: int, entries: Iterable[tuple[int, int, str]]) -> str:
         """A slice of the source with replaced slices, in their order."""
@@ -104,8 +106,6 @@ def is_translatable(segment: Segment) -> bool:
 
 def with_edges(translation: Segment, original: Segment) -> Segment:
     """The translation with the white space that the original has at both ends."""
-    if not original.parts:
-        return original
     first, last = (part if isinstance(part, str) else "" for part in (original.parts[0], original.parts[-1]))
     start, end = first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
     parts = list(translation.parts)
@@ -116,7 +116,7 @@ def with_edges(translation: Segment, original: Segment) -> Segment:
     return Segment(tuple(part for part in (start, *parts, end) if part), translation.movable)
 
 
-def plain(segment: Segment, _: Mapping[int, str] | None = None) -> str:
+def plain(segment: Segment, _: Mapping[int, str]) -> str:
     """The bytes of a segment whose text needs no escapes."""
     return "".join(part if isinstance(part, str) else part.raw for part in segment.parts)
 

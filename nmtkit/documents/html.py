@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape, unescape
 
-from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, text_source
+from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, Source, text_source
 from nmtkit.text.markup import KEPT, Token, inline, is_translated, names, render, scan, token_pairs
 from nmtkit.text.segment import Segment, Tag
 
@@ -13,12 +13,16 @@ _INLINE = (KEPT - {"address", "script", "style"}) | names(
     "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins kbd label mark meter nobr output picture"
     " progress q rb rp rt rtc ruby s samp small source span strike strong sub sup tt u var wbr"
 )
+_SPACE = " \t\r\n\f"
 _ATTRIBUTES = ("alt", "aria-label", "placeholder", "title")
 _META = {"description", "og:description", "og:title", "twitter:description", "twitter:title"}
 
 
 def read_html(content: bytes, options: Options) -> Document:
-    source = text_source(content, _CHARSET, errors="xmlcharrefreplace")
+    return html_document(text_source(content, _CHARSET, errors="xmlcharrefreplace"), options)
+
+
+def html_document(source: Source, options: Options) -> SlicedDocument:
     reader = _Reader(scan(source.text), options.kept | KEPT)
     return SlicedDocument(source, [*reader.slots()])
 
@@ -70,7 +74,10 @@ class _Reader:
     def segment(self, run: Sequence[Token], translated: bool) -> Iterator[Slot]:
         if run:
             segment = inline(run, kept=self.kept, translated=translated)
-            yield Slot(run[0].start, run[-1].end, segment, _render)
+            first, last = run[0], run[-1]
+            start = first.end - len(first.raw.lstrip(_SPACE)) if first.kind == "text" else first.start
+            end = last.start + len(last.raw.rstrip(_SPACE)) if last.kind == "text" else last.end
+            yield Slot(start, end, segment, _render)
             offsets = {part.offset for part in segment.parts if isinstance(part, Tag) and not part.text}
             for token in run:
                 if token.start in offsets:
@@ -92,7 +99,7 @@ class _Reader:
 
 
 def _render(segment: Segment, raws: Mapping[int, str]) -> str:
-    return render(segment, raws=raws)
+    return render(segment, raws=raws).strip(_SPACE)
 
 
 def _render_attribute(segment: Segment, _: Mapping[int, str]) -> str:

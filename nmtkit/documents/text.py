@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
-from nmtkit.documents.wrapping import joined, wrapped
+from nmtkit.documents.wrapping import wrapped
 from nmtkit.text.segment import Segment
 
 _ITEM = re.compile(r"\ufeff?[ \t]*(?:[-*+•–][ \t]+|\d+[.)][ \t]+)?")
@@ -32,7 +32,7 @@ def read_text(content: bytes, options: Options) -> Document:
         lines = source.text[start:end].splitlines()
         width = max(map(len, lines)) if len(lines) > 1 else 1 << 30
         render = partial(_render, width=width, newline=newline)
-        slots.append(Slot(start, end, Segment((joined(source.text[start:end]),)), render))
+        slots.append(Slot(start, end, Segment((" ".join(source.text[start:end].split()),)), render))
     return SlicedDocument(source, slots)
 
 

@@ -39,8 +39,3 @@ def _break(text: str, width: int) -> list[int]:
     if len(text) - start > width and last > start:
         breaks.append(last)
     return breaks
-
-
-def joined(text: str) -> str:
-    """The lines of a text as one."""
-    return " ".join(text.split())

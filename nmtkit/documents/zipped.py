@@ -45,14 +45,7 @@ class ZippedDocument:
                     count = len(document.segments)
                     data = document.write(translations[at : at + count])
                     at += count
-                copy = zipfile.ZipInfo(info.filename, info.date_time)
-                copy.compress_type, copy.external_attr, copy.comment = (
-                    info.compress_type,
-                    info.external_attr,
-                    info.comment,
-                )
-                copy.create_system = info.create_system
-                archive.writestr(copy, data)
+                archive.writestr(info, data)
         return output.getvalue()
 
     def require(self, member: str, format: str) -> None:

@@ -19,15 +19,16 @@ from starlette.types import Receive
 
 from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.segments import Sides
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.files import Downloads, FileRequest, read_file, uploaded_file
-from nmtkit.serving.libretranslate import languages_answer
+from nmtkit.serving.files import Downloads, read_file, uploaded_file
+from nmtkit.serving.libretranslate import Languages, languages_answer
+from nmtkit.serving.markup import Documents
 from nmtkit.serving.messages import AnyRequest, check_media_type, read_request
 from nmtkit.serving.middleware import LoopbackHost, RequestRecorder
 from nmtkit.serving.prometheus import MEDIA_TYPE, Metrics
 from nmtkit.serving.scheduler import DynamicBatcher, QueueFull
+from nmtkit.text.tokenizer import Tokenizer
 
 SECONDS_FOR_BODY = 30.0
 MAX_REQUESTS = 128  # translated at the same time
@@ -54,18 +55,20 @@ _PAGE_HEADERS = {  # the page runs no foreign scripts, connects only to this ser
 
 
 class Service:
-    """The endpoints."""
+    """The endpoints. `source` is the tokenizer of the source language; `languages` are source and target."""
 
     def __init__(
         self,
         batcher: DynamicBatcher,
         search: SearchConfig,
-        sides: Sides,
+        source: Tokenizer,
+        languages: Languages,
         config: ServeConfig,
         metrics: Metrics,
     ) -> None:
-        self._batcher, self._search, self._sides = batcher, search, sides
+        self._batcher, self._search, self._source = batcher, search, source
         self._config, self._metrics = config, metrics
+        self._languages = languages
         self._page, self._openapi = PAGE.read_bytes(), OPENAPI.read_bytes()
         self._slots = MAX_REQUESTS
         self._downloads = Downloads()
@@ -110,13 +113,13 @@ class Service:
         """Answer whether requests are translated."""
         alive = self._batcher.alive
         status = HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE
-        source, target = self._sides.languages
+        source, target = self._languages
         state = "ok" if alive else "stopped"
         return JSONResponse({"status": state, "source_language": source, "target_language": target}, status)
 
     async def languages(self, request: Request) -> Response:
         """Answer with the languages of the model, in the form of LibreTranslate."""
-        return JSONResponse(languages_answer(self._sides.languages))
+        return JSONResponse(languages_answer(self._languages))
 
     async def openapi(self, request: Request) -> Response:
         """Answer with the OpenAPI description of all endpoints."""
@@ -132,19 +135,19 @@ class Service:
         body = await _read_body(request, self._config.max_body)
         with self._slot():  # taken late, so that clients with slow uploads hold no slot
             # Large requests and answers take a second to parse and build: threads let other requests continue.
-            asked = await asyncio.to_thread(read_request, body, self._config, self._search.beam, self._sides)
+            asked = await asyncio.to_thread(read_request, body, self._config, self._search.beam, self._languages)
             translations = await self._translated(asked, request)
-            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, self._sides.source)))
+            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, self._source)))
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file of a form, and answer with the address of the result."""
         body = await _read_body(request, self._config.max_body)
         name, content = await uploaded_file(request.headers, body)
         with self._slot():
-            asked = await asyncio.to_thread(read_file, name, content, self._config, self._sides)
+            name, asked = await asyncio.to_thread(read_file, name, content, self._config, self._languages[1])
             translations = await self._translated(asked, request)
-            result = await asyncio.to_thread(asked.content, translations)
-        path = self._downloads.add(asked.name, result)
+            (result,) = await asyncio.to_thread(asked.write, translations)
+        path = self._downloads.add(name, result)
         return JSONResponse({"translatedFileUrl": str(request.base_url.replace(path=f"/{path}"))})
 
     async def download_file(self, request: Request) -> Response:
@@ -171,10 +174,10 @@ class Service:
         finally:
             self._slots += 1
 
-    async def _translated(self, asked: AnyRequest | FileRequest, request: Request) -> list[Translation]:
+    async def _translated(self, asked: AnyRequest | Documents, request: Request) -> list[Translation]:
         """Wait for the translations. Drops the job if the wait is cancelled, for example if the client disconnects."""
         try:
-            job = self._batcher.submit(asked.lines, asked.search(self._search), asked.keeps_attention)
+            job = self._batcher.submit(asked.lines, asked.search(self._search))
         except QueueFull as error:
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "the queue is full: try again later", _RETRY) from error
         result = asyncio.wrap_future(job.result)

@@ -3,8 +3,8 @@
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import PurePath
 from urllib.parse import quote
@@ -13,59 +13,34 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.segments import Sentences, Sides
-from nmtkit.decoding.translation import Translation
-from nmtkit.documents import FORMATS, format_of
+from nmtkit.documents import FORMATS
 from nmtkit.documents.document import Options
-from nmtkit.documents.formats import READERS, ProtectedDocument
 from nmtkit.errors import UserError
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_size
+from nmtkit.serving.markup import Documents
+from nmtkit.text.document_formats import format_of
 
 _SECONDS = 600  # to download a file
 _MAX_BYTES = 1 << 26  # of all files that wait
 
 
-@dataclass(frozen=True)
-class FileRequest:
-    """A file to translate; `lines` are its sentences."""
+def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> tuple[str, Documents]:
+    """Read a file by the ending of its name, to be translated to `language`: its name without folders, and its text.
 
-    name: str
-    document: ProtectedDocument
-    sentences: Sentences
-    keeps_attention = True
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The sentences to translate."""
-        return tuple(sentence.text for sentence in self.sentences.to_translate())
-
-    def search(self, config: SearchConfig) -> SearchConfig:
-        """Adapt the server's `config` to this request."""
-        return replace(config, nbest=1, alignment=True)
-
-    def content(self, translations: Sequence[Translation]) -> bytes:
-        """The translated file, from the translations of `lines`."""
-        for sentence, translation in zip(self.sentences.to_translate(), translations, strict=True):
-            sentence.translation = translation
-        return self.document.write(self.sentences.results())
-
-
-def read_file(name: str, content: bytes, limits: ServeConfig, sides: Sides) -> FileRequest:
-    """Read a file by the ending of its name. Raises HTTPException: 400 for a damaged file or another ending, 413 if it
-    is too large."""
+    Raises HTTPException: 400 for a damaged file or another ending, 413 if it is too large.
+    """
     path = PurePath(name.replace("\\", "/"))
     format = format_of(path) or path.suffix.lower().removeprefix(".")
     if format not in FORMATS:
         raise bad_request(f"files ending in {path.suffix or 'nothing'} are not supported: send {', '.join(FORMATS)}")
     try:
-        document = ProtectedDocument(READERS[format](content, Options(target_language=sides.languages[1])))
+        document = FORMATS[format](content, Options(target_language=language))
     except UserError as error:
         raise bad_request(str(error)) from error
-    request = FileRequest(path.name, document, Sentences(sides, document.segments))
-    check_size(request.lines, 1, limits)
-    return request
+    documents = Documents([document])
+    check_size([line.text for line in documents.lines], 1, limits)
+    return path.name, documents
 
 
 async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes]:

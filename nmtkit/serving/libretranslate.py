@@ -6,10 +6,9 @@ Its other endpoints and its form-encoded requests are not supported. Source: htt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, ClassVar
+from typing import Any
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.segments import Sides
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_names, check_size, quoted, strings
@@ -31,7 +30,6 @@ class LibreTranslateRequest:
     is_list: bool
     alternatives: int = 0
     detected: str | None = None
-    keeps_attention: ClassVar[bool] = False
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -75,7 +73,7 @@ def _versions(translations: Sequence[Translation]) -> list[str]:
 
 
 def read_libretranslate(
-    values: dict[str, Any], limits: ServeConfig, beam: int, sides: Sides
+    values: dict[str, Any], limits: ServeConfig, beam: int, languages: Languages
 ) -> LibreTranslateRequest | MarkupRequest:
     """Check a request. The beam limits the number of alternatives.
 
@@ -83,7 +81,7 @@ def read_libretranslate(
     """
     check_names(values, "q", FIELDS)
     texts = tuple(tuple(text.split("\n")) for text in strings(values, "q"))
-    source, target = sides.languages
+    source, target = languages
     _check_word(values, "source", (source, "auto"), f"the model translates from {source} to {target}")
     _check_word(values, "target", (target,), f"the model translates from {source} to {target}")
     _check_word(values, "format", ("text", "html"), 'send "text" or "html"')
@@ -93,7 +91,7 @@ def read_libretranslate(
     detected = source if values.get("source") == "auto" else None
     request = LibreTranslateRequest(texts, isinstance(values["q"], list), min(alternatives or 0, beam - 1), detected)
     if values.get("format") == "html":  # without alternatives
-        return read_markup(values, "q", "html", limits, sides, request.with_detected)
+        return read_markup(values, "q", "html", limits, request.with_detected)
     check_size(request.lines, 1 + request.alternatives, limits)
     return request
 

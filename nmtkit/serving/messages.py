@@ -4,18 +4,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.segments import Sides
 from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_names, check_size, flag, strings
-from nmtkit.serving.libretranslate import LibreTranslateRequest, read_libretranslate
-from nmtkit.serving.markup import KINDS, MarkupRequest, read_markup
+from nmtkit.serving.libretranslate import Languages, LibreTranslateRequest, read_libretranslate
+from nmtkit.serving.markup import MarkupRequest, read_markup
 from nmtkit.serving.source_words import source_words
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -28,7 +27,6 @@ class TranslationRequest:
     nbest: int | None = None
     scores: bool = False
     alignment: bool = False
-    keeps_attention: ClassVar[bool] = False
 
     def search(self, config: SearchConfig) -> SearchConfig:
         """Adapt the server's `config` to this request."""
@@ -49,14 +47,14 @@ def check_media_type(headers: Headers) -> None:
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the header Content-Type: application/json")
 
 
-def read_request(body: bytes, limits: ServeConfig, beam: int, sides: Sides) -> AnyRequest:
-    """Parse the body of a request to a model with these `sides`.
+def read_request(body: bytes, limits: ServeConfig, beam: int, languages: Languages) -> AnyRequest:
+    """Parse the body of a request to a model with these `languages`.
 
     Raises HTTPException: 400 if it is malformed, 413 if it is too large.
     """
     values = _json_object(body)
     if "q" in values and "text" not in values:
-        return read_libretranslate(values, limits, beam, sides)
+        return read_libretranslate(values, limits, beam, languages)
     check_names(values, "text", FIELDS)
     texts = strings(values, "text")
     lines = texts[0].split("\n") if isinstance(values["text"], str) else texts
@@ -64,14 +62,16 @@ def read_request(body: bytes, limits: ServeConfig, beam: int, sides: Sides) -> A
     if nbest is not None and (type(nbest) is not int or not 1 <= nbest <= beam):
         raise bad_request(f"nbest: a number from 1 to {beam} is expected")
     if (kind := values.get("tag_handling")) is not None:
-        if kind not in KINDS or nbest is not None or values.get("scores") or values.get("alignment"):
+        if kind not in ("html", "xml") or nbest is not None or values.get("scores") or values.get("alignment"):
             raise bad_request('tag_handling: "html" or "xml" is expected, without nbest, scores and alignment')
-        return read_markup(
-            values, "text", kind, limits, sides, lambda texts: {"translations": [{"text": t} for t in texts]}
-        )
+        return read_markup(values, "text", kind, limits, _with_texts)
     scores, alignment = (flag(values, name) for name in ("scores", "alignment"))
     check_size(lines, nbest or 1, limits)
     return TranslationRequest(tuple(lines), nbest, scores, alignment)
+
+
+def _with_texts(texts: list[str]) -> dict[str, Any]:
+    return {"translations": [{"text": text} for text in texts]}
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -8,16 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
 from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.engine import WorkersNotStartedError
+from nmtkit.decoding.requests import Request
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.prometheus import Metrics
 
 # Takes lines, their search, and a function to call with the number of finished lines after each batch. If that function
 # raises an exception, the search ends.
-Translate = Callable[[Sequence[str], SearchConfig, Callable[[int], None]], Iterable[Translation]]
+Line = str | Request
+Translate = Callable[[Sequence[Any], SearchConfig, Callable[[int], None]], Iterable[Translation]]
 
 WINDOW_SECONDS = 0.005  # how long a round waits for more requests
 # Sizes of a round, and of one job in it, so that a long request does not delay short ones. Characters are counted after
@@ -48,9 +51,8 @@ def count_characters(line: str) -> int:
 class Job:
     """The lines of a request; `result` is set when all are translated."""
 
-    lines: Sequence[str]
+    lines: Sequence[Line]
     config: SearchConfig
-    keeps_attention: bool = False
     translations: list[Translation] = field(default_factory=list)
     result: "Future[list[Translation]]" = field(default_factory=Future)
     abandoned: bool = False
@@ -60,18 +62,19 @@ class Job:
         """Whether all lines of the job are translated."""
         return len(self.translations) == len(self.lines)
 
-    def chars(self, lines: Sequence[str]) -> int:
+    def chars(self, lines: Sequence[Line]) -> int:
         """Count the characters of some of the lines, times nbest."""
-        return sum(map(count_characters, lines)) * self.config.nbest
+        texts = (line if isinstance(line, str) else line.text for line in lines)
+        return sum(map(count_characters, texts)) * self.config.nbest
 
-    def next_lines(self) -> Sequence[str]:
+    def next_lines(self) -> Sequence[Line]:
         """Select the lines for the job's next round: at least one, unless all are translated."""
         waiting = self.lines[len(self.translations) :][:LINES_PER_JOB]
         fits = sum(chars <= CHARS_PER_JOB for chars in accumulate(self.chars([line]) for line in waiting))
         return waiting[: max(1, fits)]
 
 
-Share = tuple[Job, Sequence[str]]  # a job and its lines that a round translates
+Share = tuple[Job, Sequence[Line]]  # a job and its lines that a round translates
 
 
 class DynamicBatcher:
@@ -97,9 +100,9 @@ class DynamicBatcher:
         """Whether the thread runs and can translate jobs."""
         return self._thread.is_alive() and not self._closed and self._has_workers
 
-    def submit(self, lines: Sequence[str], config: SearchConfig, keeps_attention: bool = False) -> Job:
+    def submit(self, lines: Sequence[Line], config: SearchConfig) -> Job:
         """Queue lines as a job. Raises QueueFull if there is no space."""
-        job = Job(lines, config, keeps_attention)
+        job = Job(lines, config)
         job.result.set_running_or_notify_cancel()  # so that only this class can complete it
         with self._change:
             if self._queued + len(lines) > self._max_lines:
@@ -187,9 +190,7 @@ class DynamicBatcher:
                 raise _SearchStopped
 
         lines = [line for _, share in shares for line in share]
-        keeps = iter([job.keeps_attention for job, share in shares for _ in share])
-        translations = self._translate(lines, config, check_wanted)
-        found = iter([each if next(keeps) else _without_attention(each) for each in translations])
+        found = iter([_without_attention(each) for each in self._translate(lines, config, check_wanted)])
         self._has_workers = True
         by_job = [[next(found) for _ in share] for _, share in shares]
         self._metrics.lines.inc(len(lines))

@@ -23,7 +23,7 @@ from nmtkit.machine.threads import available_cores
 from nmtkit.serving.app import Service
 from nmtkit.serving.config import ServeConfig, ServingOptions
 from nmtkit.serving.prometheus import Metrics
-from nmtkit.serving.scheduler import DynamicBatcher
+from nmtkit.serving.scheduler import DynamicBatcher, Line
 
 MAX_CONNECTIONS = 512  # beyond, requests get 503; a process may usually open 1,024 files
 BACKLOG = 1024  # connections that wait in the kernel
@@ -47,7 +47,7 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
         search = replace(options.search, repetition_guard=options.search.repetition_guard is not False)
 
         def translate(
-            lines: Sequence[str], search: SearchConfig, advance: Callable[[int], None]
+            lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]
         ) -> Iterator[Translation]:
             return translator.stream_chunks(request_files.attach([lines]), search, batches, advance)
 
@@ -55,7 +55,7 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
         metrics = Metrics()
         # with workers, never stop a search, since they would have to load the model again
         batcher = DynamicBatcher(translate, options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
-        service = Service(batcher, search, translator, options.server, metrics)
+        service = Service(batcher, search, translator.source, checkpoints[0].languages, options.server, metrics)
         try:
             _run(service, listener, options.server, metrics)
         finally:

@@ -28,6 +28,9 @@ _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # no character of XML
 
 
+_KINDS = {"open": Kind.OPEN, "close": Kind.CLOSE}
+
+
 @dataclass(frozen=True)
 class Token:
     """A text, a tag, or something else: a comment, a declaration, CDATA, the content of a script."""
@@ -38,14 +41,16 @@ class Token:
     raw: str
     name: str = ""
 
+    def _attributes(self) -> Iterator[re.Match[str]]:
+        return _ATTRIBUTE.finditer(self.raw, self.raw.find(self.name) + len(self.name))
+
     @property
     def attributes(self) -> dict[str, str]:
-        found = _ATTRIBUTE.finditer(self.raw, self.raw.find(self.name) + len(self.name))
-        return {match[1]: html.unescape(match[2] or match[3] or match[4] or "") for match in found}
+        return {match[1]: html.unescape(match[2] or match[3] or match[4] or "") for match in self._attributes()}
 
     def value_span(self, attribute: str) -> tuple[int, int] | None:
         """Where in the file the quoted value of an attribute is."""
-        for match in _ATTRIBUTE.finditer(self.raw, self.raw.find(self.name) + len(self.name)):
+        for match in self._attributes():
             if match[1].lower() == attribute and match.lastindex in (2, 3):
                 start, end = match.span(match.lastindex)
                 return self.start + start, self.start + end
@@ -97,8 +102,7 @@ def _end_of_other(source: str, start: int, is_html: bool) -> int:
 
 def token_pairs(tokens: Sequence[Token]) -> dict[int, int]:
     """The index of the counterpart of each opening and closing tag that has one."""
-    kinds = {"open": Kind.OPEN, "close": Kind.CLOSE}
-    return pairs([(kinds.get(token.kind, Kind.ALONE), token.name) for token in tokens])
+    return pairs([(_KINDS.get(token.kind, Kind.ALONE), token.name) for token in tokens])
 
 
 def is_translated(token: Token, default: bool, kept: Collection[str] = KEPT) -> bool:
@@ -127,14 +131,7 @@ def inline(
             text = text_of(token, is_html)
             parts.append(text if states[-1] or not text.strip() else Tag(Kind.ALONE, token.raw, text=text))
         elif end is None:
-            parts.append(
-                Tag(
-                    Kind[token.kind.upper()] if token.kind in ("open", "close") else Kind.ALONE,
-                    token.raw,
-                    token.name,
-                    offset=token.start,
-                )
-            )
+            parts.append(Tag(_KINDS.get(token.kind, Kind.ALONE), token.raw, token.name, offset=token.start))
         elif token.kind == "close":
             states.pop()
             parts.append(Tag(Kind.CLOSE, token.raw, token.name))

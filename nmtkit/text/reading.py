@@ -29,12 +29,17 @@ if TYPE_CHECKING:
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 COMPRESSED = tuple(_OPENERS)  #: suffixes of files that are decompressed
-_AS_DOCX = "save it as .docx and use --input FILE.docx --output FILE.docx"
-_DOCUMENTS = {  # by their first bytes, with what to do
-    b"PK\x03\x04": ("a zip archive", "if it is a document of Word or OpenDocument, use --document docx or odt"),
-    b"%PDF-": ("a PDF", _AS_DOCX),
-    b"{\\rtf": ("a document in RTF", _AS_DOCX),
-    b"\xd0\xcf\x11\xe0": ("a document of an old Office", _AS_DOCX),
+_DOCUMENTS = {  # by their first bytes: what they are, and what to do
+    b"PK\x03\x04": (
+        "a zip archive or a document",
+        "nmt-generate --document docx (or odt) translates Word and OpenDocument",
+    ),
+    b"%PDF-": ("a PDF", "extract its text first, for example with pdftotext"),
+    b"{\\rtf": ("a document in RTF", "save it as .docx or .odt"),
+    b"\xd0\xcf\x11\xe0": (
+        "an encrypted document, or one of an old Office",
+        "save it as .docx or .odt without a password",
+    ),
 }
 # The first bytes of a compressed file, which never begin a text, by the program that decompresses it.
 _COMPRESSORS = re.compile(
@@ -117,9 +122,9 @@ def _open_text(path: Path) -> Iterator[io.BufferedReader]:
 def _go_to_first_line(path: Path | str, file: io.BufferedReader) -> None:
     """Skip a byte order mark of UTF-8. Raises UserError for what is no text in UTF-8, by its first bytes."""
     begin = file.peek(16)
-    for signature, (kind, advice) in _DOCUMENTS.items():
+    for signature, (kind, remedy) in _DOCUMENTS.items():
         if begin.startswith(signature):
-            raise UserError(f"{path}: {kind}, not text: {advice}")
+            raise UserError(f"{path}: {kind}, not text: {remedy}")
     if found := _COMPRESSORS.match(begin):
         program = found.lastgroup
         raise UserError(f"{path}: compressed by {program}: decompress it, for example with {program} -dc")

@@ -65,7 +65,12 @@ class Segment:
     @property
     def protected(self) -> list[Span]:
         """The protected spans of the text."""
-        return [(node.start, node.end) for node in _outline(self.parts)[1] if node.tag and node.tag.text.strip()]
+        nodes = _outline(self.parts)[1]
+        return [(node.start, node.end) for node in nodes if node.tag and node.tag.text.strip()]
+
+    @property
+    def has_tags(self) -> bool:
+        return any(isinstance(part, Tag) for part in self.parts)
 
 
 def words(text: str) -> list[Span]:
@@ -82,11 +87,6 @@ def is_apart(text: str, start: int, end: int) -> bool:
     """Whether a span is no part of a word; in scripts without spaces (from Thai on) it may touch others."""
     borders = [text[max(start - 1, 0) : start + 1], text[end - 1 : end + 1]]
     return not any(len(pair) == 2 and all(c.isalnum() and ord(c) < 0x0E00 for c in pair) for pair in borders)
-
-
-def _meet(before: str, after: str) -> bool:
-    """Whether a word ends one text and begins the other."""
-    return before[-1:].isalnum() and after[:1].isalnum()
 
 
 def balanced(parts: Iterable[Part], movable: bool = True) -> Segment:
@@ -129,9 +129,12 @@ def pairs(tags: Sequence[tuple[Kind, str]]) -> dict[int, int]:
     return result
 
 
-def protect(segment: Segment, pattern: re.Pattern[str]) -> Segment:
-    """Protect what `pattern` matches in the text parts of a segment."""
-    result: list[Part] = []
+def protect(segment: Segment, *patterns: re.Pattern[str]) -> Segment:
+    """Protect what a pattern matches in the text parts of a segment; the first pattern wins."""
+    if not patterns:
+        return segment
+    *before, pattern = patterns
+    segment, result = protect(segment, *before), list[Part]()
     for part in segment.parts:
         at = 0
         for match in pattern.finditer(part) if isinstance(part, str) else ():
@@ -267,19 +270,15 @@ class _Placement:
         """Find a protected span in the target: by its text, else by words that are aligned to nothing else."""
         if not node.tag or not node.tag.text.strip():
             return
-        inside = self.covered(node)
-        text = node.tag.text
+        inside, text = self.covered(node), node.tag.text
         linked = set().union(*(self.links[word] for word in inside))
         others = set().union(*(links for word, links in enumerate(self.links) if word not in inside))
         near = self.words[min(linked)][0] if linked else 0
         spans = [match.span() for match in re.finditer(re.escape(text), self.target, re.IGNORECASE)]
         if is_apart(self.text, node.start, node.end):
             spans = [span for span in spans if is_apart(self.target, *span)]
-            is_translated = linked and not linked & others and max(linked) - min(linked) < len(linked)
-        else:
-            is_translated = False
-        if not spans and is_translated:
-            spans = [(self.words[min(linked)][0], self.words[max(linked)][1])]
+            if not spans and linked and not linked & others and max(linked) - min(linked) < len(linked):
+                spans = [(self.words[min(linked)][0], self.words[max(linked)][1])]
         spans = [span for span in spans if not any(a < span[1] and span[0] < b for a, b in self.protected)]
         if not spans:
             return
@@ -374,12 +373,10 @@ class _Placement:
         if parent.start == parent.end:
             new.rank = 1
         at = min(max(new.start, parent.start), parent.end)
-        new.start = new.end = next((end for start, end in self.protected if start < at < end), at)
-        if node.tag and node.tag.text.strip():  # it becomes no part of a word unless it was one
-            new.spaces = (
-                " " if _meet(self.target[:at], "a") and not _meet(self.text[: node.start], "a") else "",
-                " " if _meet("a", self.target[at:]) and not _meet("a", self.text[node.end :]) else "",
-            )
+        new.start = new.end = at = next((end for start, end in self.protected if start < at < end), at)
+        if node.tag and node.tag.text.strip():  # a word of its own
+            left, right = self.target[max(at - 1, 0) : at].isalnum(), self.target[at : at + 1].isalnum()
+            new.spaces = new.spaces[0] or " " * left, new.spaces[1] or " " * right
         self.deepest(parent, new.start, new.end).children.append(new)
         return new
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_documents import DOCX_BODY, ODF, SAMPLES, docx, zipped
 
-from nmtkit.documents import FORMATS, format_of
+from nmtkit.documents import FORMATS, translate_document
 from nmtkit.documents.document import Options, plain
-from nmtkit.documents.formats import READERS, translate_document
 from nmtkit.documents.wrapping import wrapped
 from nmtkit.errors import UserError
+from nmtkit.text.document_formats import DOCUMENTS, format_of
 from nmtkit.text.segment import Segment, place, words
 
 GERMAN = Options(target_language="de")
@@ -68,9 +68,9 @@ def test_the_identity_keeps_all_bytes(format: str, content: bytes) -> None:
 
 @pytest.mark.parametrize(("format", "content"), CASES)
 def test_documents_can_be_read_again_after_any_translation(format: str, content: bytes) -> None:
-    first = READERS[format](content, GERMAN).segments
+    first = FORMATS[format](content, GERMAN).segments
     result = translate_document(content, format, reversal, GERMAN)
-    again = READERS[format](result, GERMAN).segments
+    again = FORMATS[format](result, GERMAN).segments
     if format not in TARGETS:
         assert [sorted(re.findall(r"\w", s.text.upper())) for s in again] == [
             sorted(re.findall(r"\w", s.text.upper())) for s in first
@@ -80,7 +80,7 @@ def test_documents_can_be_read_again_after_any_translation(format: str, content:
 
 
 def test_every_format_has_samples_and_endings() -> None:
-    assert SAMPLES.keys() == READERS.keys() == set(FORMATS)
+    assert SAMPLES.keys() == FORMATS.keys() == set(DOCUMENTS)
     assert format_of(PurePath("a/Report.DOCX")) == "docx"
     assert format_of(PurePath("page.htm")) == "html"
     assert format_of(PurePath("list.csv")) is None
@@ -112,7 +112,7 @@ def test_html_keeps_what_readers_do_not_see() -> None:
 
 
 def test_docx_has_few_tags_and_keeps_fields_and_deletions() -> None:
-    reader = READERS["docx"](docx(DOCX_BODY), Options())
+    reader = FORMATS["docx"](docx(DOCX_BODY), Options())
     tags = [[part for part in segment.parts if not isinstance(part, str)] for segment in reader.segments]
     assert len(tags[0]) == 5  # bold, a hyperlink, a reference of a footnote
     document = members(translate_document(docx(DOCX_BODY), "docx", reversal))["word/document.xml"].decode()
@@ -143,7 +143,7 @@ def test_a_field_in_a_link_of_a_table_of_contents_stays_whole() -> None:
 
 
 def test_docx_translates_all_its_parts_in_their_order() -> None:
-    texts = [segment.text for segment in READERS["docx"](SAMPLES["docx"][0], Options()).segments]
+    texts = [segment.text for segment in FORMATS["docx"](SAMPLES["docx"][0], Options()).segments]
     assert texts[0] == "The quick brown fox sees the lazy dog & sleeps."
     assert {"a header", "a note", "a comment", "nested cell", "kept new after tab"} <= set(texts)
 
@@ -220,7 +220,7 @@ def test_fields_are_those_of_the_csv_module(rows: list[list[str]]) -> None:
     file = io.StringIO()
     csv.writer(file, delimiter="\t").writerows(rows)
     expected = [field for row in rows for field in row if "a" in field]
-    assert [plain(segment, {}) for segment in READERS["tsv"](file.getvalue().encode(), GERMAN).segments] == expected
+    assert [plain(segment, {}) for segment in FORMATS["tsv"](file.getvalue().encode(), GERMAN).segments] == expected
 
 
 BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><x>&b;</x>'

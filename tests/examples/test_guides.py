@@ -19,6 +19,7 @@ from make_corpus import english, make, ravic
 from pages import GUIDES
 from patience import PATIENCE
 from repository import BIN, ROOT
+from sample_documents import SAMPLES
 
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.cli.serve import main as serve
@@ -99,6 +100,12 @@ def write_inputs(folder: Path) -> None:
         (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
     (folder / "terms.de").write_text("tis\tma\n\n\ntis\n")
     (folder / "glossary.tsv").write_text("this\ttis\n")
+    (folder / "report.docx").write_bytes(SAMPLES["docx"][0])
+    (folder / "page.html").write_bytes(SAMPLES["html"][0])
+    (folder / "products.csv").write_text("id,title,text\n1,this,we see it\n")
+    (folder / "strings.json").write_text('{"title": "this", "menu": [{"text": "we"}]}')
+    for name in ("letter.txt", "lines.html", "lines.xml", "messages.en"):
+        (folder / name).write_text(english_text)
     (folder / "search.toml").write_text("length-penalty = 1.0\n")
     (folder / "server.toml").write_text("beam = 2\n")
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-
-import numpy as np
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.requests import Request
 from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.serving.app import Service
 from nmtkit.serving.config import ServeConfig
@@ -16,42 +14,32 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS
 
 
-@dataclass
-class EchoSides:
-    source: Tokenizer
-    target: Tokenizer
-    languages: tuple[str, str] = ("en", "de")
-
-
 @contextmanager
 def echo_service(tokenizer: Tokenizer, config: ServeConfig) -> Iterator[tuple[Service, Metrics]]:
     """A service from en to de. The hypotheses of the line `a` are `a`, `2 a`, `3 a`, …; a blank line has one."""
 
-    def repeat(lines: Sequence[str], search: SearchConfig, advance: Callable[[int], None]) -> list[Translation]:
+    def repeat(
+        lines: Sequence[str | Request], search: SearchConfig, advance: Callable[[int], None]
+    ) -> list[Translation]:
         advance(len(lines))
         found = []
-        for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
+        texts = [line if isinstance(line, str) else line.text for line in lines]
+        segments = [None if isinstance(line, str) else line.segment for line in lines]
+        for line, segment, ids in zip(texts, segments, tokenizer.encode(texts), strict=True):
             tokens = (*tokenizer.vocab.to_pieces(ids), SPECIALS[EOS])
-            texts = [
+            versions = [
                 " ".join([*([str(rank)] if rank > 1 else []), *line.split()]) for rank in range(1, search.nbest + 1)
             ]
             candidates = tuple(
-                Candidate(
-                    text,
-                    -1.0,
-                    tokens,
-                    (-0.5,) * len(tokens),
-                    np.eye(len(tokens), dtype=np.float32),
-                    ((0, 0),) if ids else (),
-                )
-                for text in (texts if ids else texts[:1])
+                Candidate(text, -1.0, tokens, (-0.5,) * len(tokens), None, ((0, 0),) if ids else (), segment=segment)
+                for text in (versions if ids else versions[:1])
             )
-            found.append(Translation(line, candidates, tokens if search.alignment else None, tuple(ids)))
+            found.append(Translation(line, candidates, tokens if search.alignment else None))
         return found
 
     metrics = Metrics()
     batcher = DynamicBatcher(repeat, 1000, metrics)
     try:
-        yield Service(batcher, SearchConfig(), EchoSides(tokenizer, tokenizer), config, metrics), metrics
+        yield Service(batcher, SearchConfig(), tokenizer, ("en", "de"), config, metrics), metrics
     finally:
         batcher.close()

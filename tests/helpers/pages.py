@@ -11,6 +11,18 @@ FROM_MODEL = (  # these begin with the dataset and the model of index.md
     "how-to/monitor.md",
 )
 GUIDES = (  # these begin with more files, which tests/examples/test_guides.py makes
-    *("translate", "markup", "search", "constraints", "output", "translation-speed", "score", "export", "server"),
-    *("deploy", "production", "prepare-real-data", "back-translation"),
+    *(
+        "translate",
+        "documents",
+        "markup",
+        "search",
+        "constraints",
+        "output",
+        "translation-speed",
+        "score",
+        "export",
+        "server",
+        "deploy",
+    ),
+    *("production", "prepare-real-data", "back-translation"),
 )

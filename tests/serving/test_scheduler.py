@@ -17,7 +17,6 @@ from patience import PATIENCE
 pytest.importorskip("starlette")
 
 from asgi_client import Answer, never, part, send_request, whole
-from echo_service import EchoSides
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.engine import WorkersNotStartedError
@@ -324,7 +323,7 @@ def ask(batcher: DynamicBatcher, tokenizer: Tokenizer, metrics: Metrics, monkeyp
     """Send a request to an application with two slots."""
     monkeypatch.setattr(app_module, "MAX_REQUESTS", 2)
     config = ServeConfig(max_queue=1000)
-    app = Service(batcher, SearchConfig(), EchoSides(tokenizer, tokenizer), config, metrics).app()
+    app = Service(batcher, SearchConfig(), tokenizer, ("en", "de"), config, metrics).app()
 
     def send(*messages: Any, then: Awaitables = never, **request: Any) -> Answer:
         async def run() -> Answer:

@@ -1,0 +1,66 @@
+"""Translates lines of HTML or XML, and lines with protected text: each is a small document."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+from nmtkit.decoding.config import MarkupConfig
+from nmtkit.decoding.requests import Request
+from nmtkit.decoding.translation import Candidate, Translation
+from nmtkit.documents import Prepared
+from nmtkit.documents.document import Options
+from nmtkit.documents.lines import read_line
+from nmtkit.text.segment import Segment
+
+#: Translates chunks of requests, each before the next one is read.
+Stream = Callable[[Iterable[Sequence[Request]]], Iterator[Translation]]
+
+
+def stream_markup(
+    lines: Iterable[Sequence[str | Request]], markup: MarkupConfig, stream: Stream, done: int = 0
+) -> Iterator[Translation]:
+    """Yield one translation for each line after the first `done` ones, in order.
+
+    Its candidate joins the tokens and log-probabilities of its segments.
+    """
+    waiting = deque[_Line]()
+
+    def requests() -> Iterator[list[Request]]:
+        end = 0
+        for chunk in lines:
+            start, end = end, end + len(chunk)
+            if end > done:
+                waiting.extend(_Line(line, markup, is_done=number < done) for number, line in enumerate(chunk, start))
+                yield [request for line in waiting for request in line.requests]
+
+    translations = stream(requests())
+    for first in translations:
+        line = waiting.popleft()
+        translation = line.translation([first, *islice(translations, len(line.requests) - 1)])
+        if not line.is_done:
+            yield translation
+
+
+class _Line:
+    """A line with a request for each of its segments. A line without any has a blank request: none must wait."""
+
+    def __init__(self, line: str | Request, markup: MarkupConfig, is_done: bool) -> None:
+        base = Request(line) if isinstance(line, str) else line
+        self.is_done, self._text = is_done, base.text
+        self._document = read_line(base.text, markup.markup, Options(kept=markup.kept))
+        self._prepared = Prepared(self._document, markup.patterns)
+        segments = self._prepared.segments or [Segment(())]
+        self.requests = [replace(base, text=segment.text, segment=segment) for segment in segments]
+
+    def translation(self, found: Sequence[Translation]) -> Translation:
+        best = [translation.candidates[0] for translation in found]
+        segments = [candidate.segment for candidate in best if candidate.segment is not None]
+        candidate = Candidate(
+            self._document.text(self._prepared.finished(segments[: len(self._prepared.segments)])),
+            sum(candidate.score for candidate in best),
+            tuple(chain.from_iterable(candidate.tokens for candidate in best)),
+            tuple(chain.from_iterable(candidate.token_log_probs for candidate in best)),
+        )
+        ids = tuple(chain.from_iterable(translation.source_ids for translation in found))
+        return Translation(self._text, (candidate,), source_ids=ids)

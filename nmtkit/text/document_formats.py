@@ -1,0 +1,52 @@
+"""The formats of documents, the endings of their files, and what text looks like."""
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+DOCUMENTS = ("csv", "docx", "html", "json", "md", "odt", "po", "srt", "tmx", "tsv", "txt", "vtt", "xliff")
+ZIPPED = ("docx", "odt")
+#: The formats of files by their ending. Files of the other formats are lines, unless the format is given.
+ENDINGS = {f".{format}": format for format in ("docx", "html", "odt", "po", "srt", "tmx", "vtt", "xliff")} | {
+    ".htm": "html",
+    ".xhtml": "html",
+    ".xlf": "xliff",
+}
+_PAPER = "save it as .docx or .odt"
+_TABLE = "save it as .csv and use --document csv"
+_SLIDES = "save its text as .odt or .txt"
+#: Endings of documents that cannot be translated, and the way out.
+REMEDIES = {
+    **dict.fromkeys((".doc", ".dot", ".rtf", ".pages", ".wpd", ".docm"), _PAPER),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), _TABLE),
+    **dict.fromkeys((".pptx", ".ppt", ".odp"), _SLIDES),
+    ".epub": "unpack it and translate its .xhtml files",
+    ".pdf": "convert it to .docx or .html, or extract its text with pdftotext",
+}
+
+
+def format_of(path: PurePath) -> str | None:
+    """The format of a document by its ending; None for files of lines."""
+    return ENDINGS.get(path.suffix.lower())
+
+
+_PAGE = re.compile(r"<!doctype html|<html\b", re.IGNORECASE)
+_TAGS = re.compile(r"</?(?:a|b|br|div|em|h[1-6]|i|li|p|span|strong|td|tr|u|ul)\b[^<>]*>", re.IGNORECASE)
+_TIMES = re.compile(r"\d\d:\d\d[.,]\d{3} --> ")
+
+
+def guess(lines: Sequence[str]) -> tuple[str, str] | None:
+    """What lines look like if not like plain text, and the option that translates it."""
+    lines = [line for line in lines if line.strip()]
+    if any(map(_PAGE.search, lines)):
+        return "HTML", "--document html"
+    if any(map(_TIMES.search, lines)):
+        return "subtitles", "--document srt (or vtt)"
+    if lines and 2 * sum(map(bool, map(_TAGS.search, lines))) >= len(lines):
+        return "HTML", "--markup html"
+    for delimiter, format in (("\t", "tsv"), (",", "csv"), (";", "csv")):
+        rows = [*csv.reader(lines, delimiter=delimiter)] if len(lines) > 2 and delimiter in lines[0] else []
+        if len({len(row) for row in rows}) == 1 and not any(field[:1] == " " for row in rows for field in row):
+            return f"a table ({format.upper()})", f"--document {format}"
+    return None
