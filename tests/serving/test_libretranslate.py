@@ -97,7 +97,7 @@ def test_the_languages_are_those_of_the_model(tokenizer: Tokenizer) -> None:
             },
         ),
         ({"q": ["<i>a</i>", ""], "format": "html", "alternatives": 1}, {"translatedText": ["<i>a</i>", ""]}),
-        ({"text": "<x>a</x>\n<y/>", "tag_handling": "xml"}, {"translations": [{"text": "<x>a</x> <y/>"}]}),
+        ({"text": "<x>a</x>\n<y/>", "tag_handling": "xml"}, {"translations": [{"text": "<x>a</x>\n<y/>"}]}),
         (
             {"text": ["<kbd>a  b</kbd>"], "tag_handling": "html", "ignore_tags": ["kbd"]},
             {"translations": [{"text": "<kbd>a  b</kbd>"}]},
@@ -126,7 +126,7 @@ def test_a_file_is_translated_and_downloaded(tokenizer: Tokenizer) -> None:
         path = address.removeprefix("http://example.org")
         assert path.endswith("/mein%20text.html")
         found = asyncio.run(send_request(app, [part(b"")], "GET", path.replace("%20", " ")))
-        assert found.body == b"<p>the <b>dog</b> </p>"
+        assert found.body == b"<p>the  <b>dog</b>\n</p>"
         assert found.headers["content-disposition"] == "attachment; filename*=UTF-8''mein%20text.html"
         lost = asyncio.run(send_request(app, [part(b"")], "GET", "/download_file/x/mein text.html"))
         assert (lost.status, lost.values) == (404, {"error": "no such file: translated files are kept for ten minutes"})
