@@ -144,7 +144,7 @@ def _sort_by_length(first: NDArray[np.int32], second: NDArray[np.int32], random:
 def batch_by_tokens(
     order: Indices, source: NDArray[np.int32], target: NDArray[np.int32], max_tokens: int, target_tokens: int
 ) -> list[Indices]:
-    """Cut sentence pairs, in the given order, into micro-batches with a limited number of tokens.
+    """Cut sentence pairs, in the given order (n,), into micro-batches with a limited number of tokens.
 
     A micro-batch has at most `max_tokens` padded tokens per side and at most `target_tokens` padded target tokens, or
     is a single pair. Returns consecutive slices of `order`.

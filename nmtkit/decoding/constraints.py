@@ -71,6 +71,7 @@ class GridBeamSearch:
         self._states = {(number, ()): terms.start for number, terms in enumerate(self.terms)}
 
     def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
+        """See `Strategy.choose`, for log_probs (R, W)."""
         leading, after, otherwise = self._prospects(frontier)
         unfinished = otherwise < self.ends[frontier.sentence_of_row]
         log_probs[unfinished, EOS] = -np.inf

@@ -38,7 +38,7 @@ _EVERY, _LATER = 4, 2  # steps from one copy of `done` to the next, and from a c
 def fixed_search(
     model: FixedModel, src: Ints, lengths: Ints, config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
 ) -> list[list[Hypothesis]]:
-    """As `search`, for options that `engine.can_be_fixed` accepts."""
+    """See `search`, for options that `engine.can_be_fixed` accepts."""
     beam = _FixedBeam(lengths, config, model, banned)
     source = (torch.from_numpy(each).to(model.device) for each in (src, lengths))
     state: TorchState = model.start_fixed(model.encode(*source), len(src), config.beam)

@@ -20,7 +20,7 @@ class EnsembleState:
     states: list[InferenceState]
 
     def reorder(self, origins: Ints) -> None:
-        """As `InferenceState.reorder`, for all models."""
+        """See `InferenceState.reorder`, for all models."""
         for state in self.states:
             state.reorder(origins)
 
@@ -39,15 +39,15 @@ class Ensemble(InferenceModel):
         self.step_bytes = sum(model.step_bytes for model in models) + _MEMBER_BYTES * (len(models) - 1)
 
     def encode(self, src: Ints, lengths: Ints) -> list[Any]:
-        """As `InferenceModel.encode`, of each model."""
+        """See `InferenceModel.encode`, of each model."""
         return [model.encode(src, lengths) for model in self.models]
 
     def start(self, memory: list[Any]) -> EnsembleState:
-        """As `InferenceModel.start`."""
+        """See `InferenceModel.start`."""
         return EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
 
     def step(self, tokens: Ints, state: EnsembleState) -> Floats:
-        """As `InferenceModel.step`."""
+        """See `InferenceModel.step`."""
         return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "Ensemble":
@@ -59,15 +59,15 @@ class Ensemble(InferenceModel):
         return sum(model.state_bytes(tokens) for model in self.models)
 
     def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
-        """As `InferenceModel.score`: each model scores in its own way."""
+        """See `InferenceModel.score`: each model scores in its own way."""
         return _mean([model.score(src, lengths, tgt, tgt_lengths) for model in self.models])
 
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """Raises UserError."""
+        """Raise UserError: the models of an ensemble have different attention."""
         raise UserError("an ensemble has no single attention to show: give one checkpoint")
 
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
-        """As `InferenceModel.alignment`, the mean over the models."""
+        """See `InferenceModel.alignment`, the mean over the models."""
         mean: Floats = np.mean([model.alignment(src, lengths, tgt_in, layer) for model in self.models], axis=0)
         return mean
 

@@ -47,7 +47,7 @@ class KeyValueCache:
         return cache.keys[:end, :rows], cache.values[:end, :rows]
 
     def reorder(self, origins: Tensor) -> None:
-        """As `InferenceState.reorder`."""
+        """See `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
         self._reorder_layers(origins)

@@ -51,7 +51,7 @@ class NativeState:
         self._model = model  # the state points into its memory
 
     def reorder(self, origins: Ints) -> None:
-        """As `InferenceState.reorder`. IndexError for rows that do not exist."""
+        """See `InferenceState.reorder`. Raises IndexError for rows that do not exist."""
         native_build.native.reorder(self.state, origins)
 
 
@@ -114,7 +114,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return self._make_reference()
 
     def encode(self, src: Ints, lengths: Ints) -> NativeState:
-        """As `InferenceModel.encode`. IndexError for ids beyond the vocabulary, and for lengths not from 1 to S."""
+        """See `InferenceModel.encode`. Raises IndexError for ids beyond the vocabulary and for lengths not in 1 … S."""
         if not self.config.source_end:
             lengths = np.maximum(lengths - 1, 1)
         positions = self._source_positions.rows(0, src.shape[1])
@@ -130,14 +130,14 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return restricted
 
     def start(self, memory: NativeState) -> NativeState:
-        """As `InferenceModel.start`: returns `memory`. Raises IndexError for shortlists of another batch."""
+        """See `InferenceModel.start`: returns `memory`. Raises IndexError for shortlists of another batch."""
         if self._shortlists:
             starts = np.cumsum([0, *map(len, self._shortlists)], dtype=np.int64)
             native_build.native.restrict_to(self._model, memory.state, np.concatenate(self._shortlists), starts)
         return memory
 
     def step(self, tokens: Ints, state: NativeState) -> Floats:
-        """As `InferenceModel.step`. IndexError for ids and rows that do not exist."""
+        """See `InferenceModel.step`. Raises IndexError for ids and rows that do not exist."""
         if len(state.log_probs) < len(tokens):
             state.log_probs = np.empty((len(tokens), self.vocabulary_size), np.float32)
         log_probs = state.log_probs[: len(tokens)]
@@ -154,11 +154,11 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return log_probs, best
 
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """As `InferenceModel.attention`, of the uncompiled model."""
+        """See `InferenceModel.attention`, of the uncompiled model."""
         return self._reference.attention(src, lengths, tgt_in)
 
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
-        """As `InferenceModel.alignment`: the layers above that one are not computed."""
+        """See `InferenceModel.alignment`: the layers above that one are not computed."""
         number, state = self.alignment_layer(layer), self.encode(src, lengths)
         longest = max(1, int(lengths.max()) - (not self.config.source_end))
         weights = np.zeros((*tgt_in.T.shape, longest), np.float32)  # (T, B, S)

@@ -25,8 +25,10 @@ class InferenceState(Protocol):
     """What a decoder remembers between two steps. Each row belongs to a sentence; a sentence's rows are adjacent."""
 
     def reorder(self, origins: Ints) -> None:
-        """Row i continues row `origins[i]`, for origins (R',): rows may be repeated, dropped, and moved within a
-        sentence. Sentences without a row leave the batch."""
+        """Continue row `origins[i]` in row i, for origins (R',).
+
+        Rows may be repeated, dropped, and moved within a sentence. Sentences without a row leave the batch.
+        """
 
 
 @dataclass
@@ -52,23 +54,25 @@ class InferenceModel(ABC):
 
     @abstractmethod
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """The encoder's output for src (B, S): row b holds lengths[b] tokens, at least 1, then padding."""
+        """Encode src (B, S), whose rows have `lengths` (B,) tokens, at least 1, and then padding."""
 
     @abstractmethod
     def start(self, memory: Any) -> Any:
-        """The `InferenceState` of B rows, one a sentence, before their first token."""
+        """Return the `InferenceState` of B rows, one for each sentence, before their first token."""
 
     @abstractmethod
     def step(self, tokens: Ints, state: Any) -> Floats:
-        """Feed tokens (R,) and return log-probabilities (R, W) of the next ones in fp32, which the caller may modify.
-        They are -inf for `NEVER_OUTPUT`, and valid until the next step of the same state."""
+        """Feed tokens (R,) and return the log-probabilities (R, W) of the next ones, in fp32.
+
+        They are -inf for `NEVER_OUTPUT`. The caller may modify them; the next step of the state overwrites them.
+        """
 
     @abstractmethod
     def state_bytes(self, tokens: int) -> int:
-        """Bytes that a state keeps for a hypothesis of that many tokens."""
+        """Return the bytes that a state keeps for a hypothesis of that many tokens."""
 
     def best_step(self, tokens: Ints, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Floats, Ints]:
-        """As `step`, but only the `count` highest log-probabilities of each row and their tokens, both (R, count),
+        """See `step`, but only the `count` highest log-probabilities of each row and their tokens, both (R, count),
         highest first, without the tokens in `excluded`."""
         log_probs = self.step(tokens, state)
         if excluded:
@@ -76,15 +80,17 @@ class InferenceModel(ABC):
         return top_k(log_probs, count)
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "InferenceModel":
-        """This model for a search of B sentences whose outputs contain only ids of their shortlists, one for each.
+        """Restrict the model to one shortlist for each of B sentences: outputs contain only these ids.
 
         The ids are in ascending order. Probabilities are normalized over them; all others are 0.
         """
         return _Restricted(self, shortlists)
 
     def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
-        """Log-probability (B, T) of each token of tgt (B, T), whose rows hold tgt_lengths[b] tokens, EOS the last.
-        Values beyond the end of a row have no meaning."""
+        """Return the log-probability (B, T) of each token of tgt (B, T), whose rows have `tgt_lengths` (B,) tokens.
+
+        The last of them is EOS. Values beyond the end of a row have no meaning.
+        """
         log_probs = np.zeros(tgt.shape, np.float32)
         tgt_in, state = shift_right(tgt), self.start(self.encode(src, lengths))
         rows = np.arange(len(tgt))  # those that have not ended
@@ -97,18 +103,25 @@ class InferenceModel(ABC):
         return log_probs
 
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """The weights of every layer and head for src (B, S) of these lengths (B,) and tgt_in (B, T). UserError where
-        there are none to show."""
+        """Return the weights of every layer and head for src (B, S) with `lengths` (B,) and tgt_in (B, T).
+
+        Raises UserError for a model without attention.
+        """
         raise UserError(_NO_ATTENTION)
 
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
-        """The attention (B, T, S) of decoder layer `alignment_layer(layer)` to the source, the mean over its heads.
-        UserError where there is none to show."""
+        """Return the attention (B, T, S) of decoder layer `alignment_layer(layer)` to the source, averaged over heads.
+
+        Raises UserError for a model without attention.
+        """
         raise UserError(_NO_ATTENTION)
 
     def alignment_layer(self, layer: int | None) -> int:
-        """Index, from 0, of the decoder layer with that number, counted from 1. Without a number it is the last but
-        one, which aligns better than the last (Garg et al. 2019). UserError where there is no such layer."""
+        """Return the index, from 0, of the decoder layer with this number, counted from 1.
+
+        The default is the second to last layer, which aligns better than the last (Garg et al. 2019). Raises UserError
+        if there is no such layer.
+        """
         if not self.attention_layers:
             raise UserError(_NO_ATTENTION)
         if layer is not None and layer > self.attention_layers:
@@ -128,7 +141,7 @@ class _RestrictedState:
     sentence_of_row: Ints
 
     def reorder(self, origins: Ints) -> None:
-        """As `InferenceState.reorder`."""
+        """See `InferenceState.reorder`."""
         self.state.reorder(origins)
         self.sentence_of_row = self.sentence_of_row[origins]
 
@@ -142,18 +155,18 @@ class _Restricted(InferenceModel):
         self.longest_sequence = model.longest_sequence
 
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """As `InferenceModel.encode`."""
+        """See `InferenceModel.encode`."""
         return self.model.encode(src, lengths)
 
     def start(self, memory: Any) -> _RestrictedState:
-        """As `InferenceModel.start`."""
+        """See `InferenceModel.start`."""
         forbidden = np.ones((len(self.shortlists), self.vocabulary_size), np.bool_)
         for row, ids in zip(forbidden, self.shortlists, strict=True):
             row[ids] = False
         return _RestrictedState(self.model.start(memory), forbidden, np.arange(len(self.shortlists)))
 
     def step(self, tokens: Ints, state: _RestrictedState) -> Floats:
-        """As `InferenceModel.step`."""
+        """See `InferenceModel.step`."""
         log_probs = self.model.step(tokens, state.state)
         log_probs[state.forbidden[state.sentence_of_row]] = -np.inf
         log_probs -= log_sum_exp(log_probs, 1)[:, None]
@@ -168,7 +181,7 @@ _NO_ATTENTION = "this kind of model has no attention to show: omit --alignment a
 
 
 def log_sum_exp(x: Floats, axis: int) -> Floats:
-    """The log of the sum of exponentials along an axis, which the result does not have."""
+    """Return the log of the sum of exponentials of x (…) along an axis, which is removed."""
     peak = x.max(axis, keepdims=True)
     peak[peak == -np.inf] = 0.0
     with np.errstate(divide="ignore"):  # the log of 0 is -inf

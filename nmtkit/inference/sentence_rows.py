@@ -22,18 +22,18 @@ class SentenceRows:
         self._slots: Tensor | None = None  # (R,) sentence · widest + number in it; None if all have `widest` rows
 
     def by_sentence(self, x: Tensor) -> Tensor:
-        """Rows (R, D) to (B, widest, D): a sentence's rows side by side, padded with zeros."""
+        """Arrange rows (R, D) by sentence (B, widest, D), padded with zeros."""
         if self._slots is not None:
             x = x.new_zeros(self.sentences * self._widest, x.size(1)).index_copy_(0, self._slots, x)
         return x.view(-1, self._widest, x.size(1))
 
     def by_row(self, x: Tensor) -> Tensor:
-        """The inverse of `by_sentence`."""
+        """Arrange x (B, widest, D) by row (R, D): the inverse of `by_sentence`."""
         x = x.flatten(0, 1)
         return x if self._slots is None else x.index_select(0, self._slots)
 
     def is_unchanged(self, origins: Tensor) -> bool:
-        """Whether a reordering by `origins` would leave all rows in their places."""
+        """Whether a reordering by origins (R',) would leave all rows in their places."""
         rows = self._sentence_of_row.numel()
         return origins.numel() == rows and torch.equal(origins, torch.arange(rows, device=origins.device))
 
@@ -45,7 +45,7 @@ class SentenceRows:
             self._widest, self._slots = width, None
 
     def reorder(self, origins: Tensor) -> Tensor | None:
-        """As `InferenceState.reorder`. Returns the numbers of the sentences to keep; None to keep all of them."""
+        """See `InferenceState.reorder`. Returns the numbers of the sentences to keep; None to keep all of them."""
         self._sentence_of_row = self._sentence_of_row[origins]
         present, numbers, counts = torch.unique_consecutive(
             self._sentence_of_row, return_inverse=True, return_counts=True

@@ -20,7 +20,7 @@ class TorchBackendState:
 
     @torch.inference_mode()
     def reorder(self, origins: Ints) -> None:
-        """As `InferenceState.reorder`."""
+        """See `InferenceState.reorder`."""
         self.state.reorder(_tensor(origins, self._device))
 
 
@@ -34,17 +34,17 @@ class TorchBackend(InferenceModel):
 
     @torch.inference_mode()
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """As `InferenceModel.encode`."""
+        """See `InferenceModel.encode`."""
         return self.model.encode(self._tensor(src), self._tensor(lengths))
 
     @torch.inference_mode()
     def start(self, memory: Any) -> TorchBackendState:
-        """As `InferenceModel.start`."""
+        """See `InferenceModel.start`."""
         return TorchBackendState(self.model.start(memory), self.model.device)
 
     @torch.inference_mode()
     def step(self, tokens: Ints, state: TorchBackendState) -> Floats:
-        """As `InferenceModel.step`."""
+        """See `InferenceModel.step`."""
         return _array(self.model.step(self._tensor(tokens), state.state))
 
     @torch.inference_mode()
@@ -63,19 +63,19 @@ class TorchBackend(InferenceModel):
 
     @torch.inference_mode()
     def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
-        """As `InferenceModel.score`."""
+        """See `InferenceModel.score`."""
         return _array(self.model.score(*map(self._tensor, (src, lengths, tgt, tgt_lengths))))
 
     @torch.inference_mode()
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """As `InferenceModel.attention`. UserError for a model without attention."""
+        """See `InferenceModel.attention`. Raises UserError for a model without attention."""
         self.alignment_layer(None)
         weights = self.model.attention(*map(self._tensor, (src, lengths, tgt_in)))
         return AttentionWeights(**{kind: [_array(layer) for layer in layers] for kind, layers in vars(weights).items()})
 
     @torch.inference_mode()
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
-        """As `InferenceModel.alignment`."""
+        """See `InferenceModel.alignment`."""
         number = self.alignment_layer(layer)
         sources, targets = (self._tensor(src), self._tensor(lengths)), self._tensor(tgt_in)
         return _array(self.model.alignment(*sources, targets, number))

@@ -23,7 +23,7 @@ class ConvolutionalState:
         self.rows = SentenceRows(memory.keys.size(0), memory.keys.device)
 
     def reorder(self, origins: Tensor) -> None:
-        """As `InferenceState.reorder`."""
+        """See `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
         self._reorder_inputs(origins)
@@ -41,7 +41,7 @@ class ConvolutionalState:
 
 
 class TorchConvolutional(TorchInference):
-    """As `TorchInference`, with normalized weights computed once: a step convolves the last k inputs of each layer."""
+    """See `TorchInference`, with normalized weights computed once: a step convolves the last k inputs of each layer."""
 
     model: Convolutional
 
@@ -51,14 +51,14 @@ class TorchConvolutional(TorchInference):
         self.attention_layers = len(model.decoder)
 
     def start(self, memory: ConvolutionalMemory) -> ConvolutionalState:
-        """As `InferenceModel.start`: zeros before the first position."""
+        """See `InferenceModel.start`: zeros before the first position."""
         rows, layers = memory.keys.size(0), cast(Iterable[ConvolutionalDecoderLayer], self.model.decoder)
         return ConvolutionalState(
             memory, [memory.keys.new_zeros(rows, layer.convolution.direction.size(1), layer.reach) for layer in layers]
         )
 
     def logits(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
-        """As `TorchInference.logits`."""
+        """See `TorchInference.logits`."""
         model = self.model
         target = model.embed(tokens, model.target_embedding, model.target_positions(state.length, 1))  # (R, E)
         x, embedded = model.decoder_in(target), state.rows.by_sentence(target)

@@ -26,16 +26,16 @@ class TorchState(Protocol):
     """What a decoder remembers between two steps: see `InferenceState`."""
 
     def reorder(self, origins: Tensor) -> None:
-        """As `InferenceState.reorder`."""
+        """See `InferenceState.reorder`."""
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """As `reorder`, without waiting for the GPU: every sentence has `width` rows afterwards, for origins
+        """See `reorder`, without waiting for the GPU: every sentence has `width` rows afterwards, for origins
         (sentences · width,)."""
 
 
 @dataclass
 class TorchAttention:
-    """As `AttentionWeights`, in tensors."""
+    """See `AttentionWeights`, in tensors."""
 
     encoder: list[Tensor] = field(default_factory=list)
     decoder: list[Tensor] = field(default_factory=list)
@@ -53,11 +53,11 @@ class FixedModel(ABC):
 
     @abstractmethod
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """As `InferenceModel.encode`."""
+        """See `InferenceModel.encode`."""
 
     @abstractmethod
     def start(self, memory: Any) -> Any:
-        """As `InferenceModel.start`: a `TorchState`."""
+        """See `InferenceModel.start`: a `TorchState`."""
 
     def start_fixed(self, memory: Any, sentences: int, width: int) -> Any:
         """The `TorchState` of that many sentences with `width` rows each, before their first token."""
@@ -67,7 +67,7 @@ class FixedModel(ABC):
 
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """As `InferenceModel.step`."""
+        """See `InferenceModel.step`."""
 
     def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """As `InferenceModel.best_step`."""
@@ -89,7 +89,7 @@ class TorchInference(FixedModel):
         self.vocabulary_size = matrix.size(0)
 
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """As `InferenceModel.encode`."""
+        """See `InferenceModel.encode`."""
         return self.model.encode(src, lengths)
 
     @abstractmethod
@@ -102,7 +102,7 @@ class TorchInference(FixedModel):
         modify them."""
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """As `InferenceModel.step`."""
+        """See `InferenceModel.step`."""
         return log_softmax(self.logits(tokens, state))
 
     def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ class TorchInference(FixedModel):
         return best.float() - normalizer, columns
 
     def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
-        """As `InferenceModel.score`, in one pass over all positions."""
+        """See `InferenceModel.score`, in one pass over all positions."""
         log_probs = torch.zeros(tgt.shape, dtype=torch.float32, device=tgt.device)
         tgt_in, size = shift_right(tgt), max(1, _SCORED // tgt.size(1))
         for start in range(0, len(tgt), size):
@@ -130,13 +130,13 @@ class TorchInference(FixedModel):
         return log_probs
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> TorchAttention:
-        """As `InferenceModel.attention`, for a model that attends only from the decoder to the source."""
+        """See `InferenceModel.attention`, for a model that attends only from the decoder to the source."""
         weights = TorchAttention()
         self.model.decode(tgt_in, self.encode(src, lengths), weights.cross)
         return weights
 
     def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int) -> Tensor:
-        """As `InferenceModel.alignment`, of the decoder layer with that index, from 0."""
+        """See `InferenceModel.alignment`, of the decoder layer with that index, from 0."""
         return self.attention(src, lengths, tgt_in).cross[layer].float().mean(1)
 
 
@@ -156,7 +156,7 @@ class _EnsembleState:
 
 
 class FixedEnsemble(FixedModel):
-    """As `Ensemble`, for `fixed_search`."""
+    """See `Ensemble`, for `fixed_search`."""
 
     def __init__(self, models: Sequence[FixedModel]) -> None:
         """At least one model; all have the same vocabularies and device."""
@@ -165,15 +165,15 @@ class FixedEnsemble(FixedModel):
         self.longest_sequence = min(limits, default=None)
 
     def encode(self, src: Tensor, lengths: Tensor) -> list[Any]:
-        """As `InferenceModel.encode`, of each model."""
+        """See `InferenceModel.encode`, of each model."""
         return [model.encode(src, lengths) for model in self.models]
 
     def start(self, memory: list[Any]) -> _EnsembleState:
-        """As `InferenceModel.start`."""
+        """See `InferenceModel.start`."""
         return _EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
 
     def step(self, tokens: Tensor, state: _EnsembleState) -> Tensor:
-        """As `InferenceModel.step`."""
+        """See `InferenceModel.step`."""
         return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
 
 
@@ -183,7 +183,7 @@ def _mean(log_probs: list[Tensor]) -> Tensor:
 
 @functools.lru_cache(maxsize=8)
 def columns_of(tokens: tuple[int, ...], device: torch.device) -> Tensor:
-    """The ids of tokens on a device. They are cached there, because the host waits for each copy to a GPU."""
+    """Return the ids of tokens (n,) on a device, cached, because the host waits for each copy to a GPU."""
     return torch.tensor(tokens, device=device)
 
 

@@ -23,7 +23,7 @@ class RecurrentState:
         self.layers: list[LstmState] = [(zeros, zeros)] * layers
 
     def reorder(self, origins: Tensor) -> None:
-        """As `InferenceState.reorder`."""
+        """See `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
         self._reorder_layers(origins)
@@ -41,17 +41,17 @@ class RecurrentState:
 
 
 class TorchRecurrent(TorchInference):
-    """As `TorchInference`: a step continues each LSTM from its last state."""
+    """See `TorchInference`: a step continues each LSTM from its last state."""
 
     model: Recurrent
     attention_layers = 1
 
     def start(self, memory: RecurrentMemory) -> RecurrentState:
-        """As `InferenceModel.start`."""
+        """See `InferenceModel.start`."""
         return RecurrentState(memory, self.model.attention.keys(memory.values), len(self.model.decoder))
 
     def logits(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        """As `TorchInference.logits`."""
+        """See `TorchInference.logits`."""
         model = self.model
         bottom, *others = cast(Iterable[RecurrentLayer], model.decoder)
         x, state.layers[0] = bottom(model.target_embedding(tokens).unsqueeze(1), None, state.layers[0])  # (R, 1, H)

@@ -22,7 +22,7 @@ _FEW = 448  # multiplications for which a matrix product pays in `attend_once`
 
 
 class TorchTransformer(TransformerSizes, TorchInference):
-    """As `TorchInference`, with a key-value cache."""
+    """See `TorchInference`, with a key-value cache."""
 
     model: Transformer
 
@@ -31,7 +31,7 @@ class TorchTransformer(TransformerSizes, TorchInference):
         TransformerSizes.__init__(self, model.config, model.output_matrix.element_size())
 
     def encode(self, src: Tensor, lengths: Tensor) -> Memory:
-        """As `InferenceModel.encode`. A CPU encodes a few sentences at a time, with hardly any padding if they are
+        """See `InferenceModel.encode`. A CPU encodes a few sentences at a time, with hardly any padding if they are
         sorted by length."""
         if src.device.type != "cpu":
             return self.model.encode(src, lengths)
@@ -43,7 +43,7 @@ class TorchTransformer(TransformerSizes, TorchInference):
         return Memory(values, mask)
 
     def start(self, memory: Memory) -> KeyValueCache:
-        """As `InferenceModel.start`: the source's keys and values, and no positions yet."""
+        """See `InferenceModel.start`: the source's keys and values, and no positions yet."""
         layers = []
         for layer in cast(list[DecoderLayer], self.model.decoder):
             k, v = layer.cross_attention.keys_and_values(memory.values)
@@ -54,7 +54,7 @@ class TorchTransformer(TransformerSizes, TorchInference):
         return KeyValueCache(layers, bias, self.model.target_positions)
 
     def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
-        """As `TorchInference.logits`."""
+        """See `TorchInference.logits`."""
         model = self.model
         x = model.inputs(model.target_embedding(tokens), state.positions(state.length, 1))
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
@@ -63,14 +63,14 @@ class TorchTransformer(TransformerSizes, TorchInference):
         return model.project(model.decoder_norm(x))
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> TorchAttention:
-        """As `InferenceModel.attention`."""
+        """See `InferenceModel.attention`."""
         weights = TorchAttention()
         memory = self.model.encode(src, lengths, weights.encoder)
         self.model.decode(tgt_in, memory, weights.decoder, weights.cross)
         return weights
 
     def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int) -> Tensor:
-        """As `TorchInference.alignment`."""
+        """See `TorchInference.alignment`."""
         layers: list[Tensor] = []
         self.model.decode(tgt_in, self.encode(src, lengths), record_cross=layers)
         return layers[layer].float().mean(1)

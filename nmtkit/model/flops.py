@@ -16,7 +16,7 @@ from nmtkit.model.config import ModelConfig
 def training_flops(
     config: ModelConfig, target_size: int, source: NDArray[np.integer], target: NDArray[np.integer]
 ) -> int:
-    """Count the FLOPs of forward and backward pass. Arguments as in `ModelConfig.forward_flops`.
+    """Count the FLOPs of forward and backward pass over sentence pairs of these lengths (n,), in tokens with EOS.
 
     The backward pass has two products for each product of the forward pass: the gradients of both factors.
     """

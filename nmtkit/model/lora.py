@@ -81,7 +81,7 @@ def matching(names: Collection[str], patterns: Sequence[str], flag: str) -> list
 
 
 def merged(weights: Mapping[str, NDArray[np.float32]], scale: float) -> dict[str, NDArray[np.float32]]:
-    """As `merge`, for arrays."""
+    """See `merge`, for arrays."""
     tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
     return {name: tensor.numpy() for name, tensor in merge(tensors, scale).items()}
 

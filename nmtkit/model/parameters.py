@@ -76,7 +76,7 @@ def check_names(weights: Mapping[str, Any], shapes: Shapes) -> None:
 
 
 def check_finite(weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Raise UserError, naming it, for a parameter that holds NaN or infinity."""
+    """Raise UserError, naming it, if a parameter (…) contains NaN or infinity."""
     for name, weight in weights.items():
         if not (np.isfinite(weight.min()) and np.isfinite(weight.max())):
             raise UserError(f"{name} holds NaN or infinity: use another checkpoint")

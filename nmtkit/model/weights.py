@@ -32,19 +32,22 @@ class _NoRandomInit(TorchFunctionMode):
 
 
 def as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Tensors as arrays, which share their memory if they are on the CPU and contiguous."""
+    """Return tensors (…) as arrays, which share their memory if they are contiguous and on the CPU."""
     return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
 
 
 def as_tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Arrays as tensors on the CPU, which share their memory."""
+    """Return arrays (…) as tensors on the CPU, which share their memory."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def build_model(
     config: ModelConfig, source_size: int, target_size: int, weights: Mapping[str, NDArray[np.float32]]
 ) -> TranslationModel:
-    """The model of the options with these weights, in evaluation mode; UserError where they do not fit."""
+    """Build the model of the options with these weights (…), in evaluation mode.
+
+    Raises UserError if they do not fit.
+    """
     with _NoRandomInit():
         model = make_model(config, source_size, target_size)
     load_weights(model, weights)
@@ -63,13 +66,13 @@ def module_shapes(
 
 
 def collect_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters by name; a shared matrix appears once."""
+    """Return the parameters (…) by name; a shared matrix appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Copy weights into a model; UserError as of `check_weights`."""
+    """Copy weights (…) into a model. Raises UserError like `check_weights`."""
     parameters = dict(model.named_parameters())
     check_weights(weights, {name: tuple(parameter.shape) for name, parameter in parameters.items()})
     for name, parameter in parameters.items():
