@@ -10,7 +10,7 @@ import pytest
 from patience import PATIENCE
 from repository import BIN, ROOT
 
-from nmtkit.cli.start import COMMANDS, load_command
+from nmtkit.cli.start import COMMANDS, load_command, start
 from nmtkit.config import flag
 
 
@@ -78,3 +78,17 @@ def test_a_library_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     done = output([str(BIN / "nmt-preprocess"), "--help"], PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "nmt-preprocess: cannot load a library: libgfortran.so.5: not found\n"
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_waiting_threads_sleep_unless_the_user_decides(
+    given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "argv", ["nmt-score", "--version"])
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        start("score")
+    assert os.environ["OMP_WAIT_POLICY"] == expected
