@@ -25,8 +25,6 @@ from nmtkit.decoding.resume import check_same, find_whole_lines
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
-from nmtkit.documents import FORMATS, Prepared
-from nmtkit.documents.document import Options
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import resumable_file, staged_file
 from nmtkit.storage.outputs import writing_stdout
@@ -165,6 +163,9 @@ def translate_file(
 
     Raises UserError if it cannot be read.
     """
+    from nmtkit.documents import FORMATS, Prepared  # imported late, since lines do not need them
+    from nmtkit.documents.document import Options
+
     markup, path, stats = options.markup, options.input.path, StreamStats(0)
     language = "" if target_language == SEVERAL else target_language
     try:

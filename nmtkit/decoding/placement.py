@@ -38,7 +38,7 @@ class SegmentPlacement:
             surfaces = source.surfaces([*chain(*each)], text[start:end])
             spans = iter(piece_spans(surfaces, text[start:end]))
             self._pieces += [[(start + a, start + b) for a, b in (next(spans) for _ in ids)] for ids in each]
-        self._units = _units(text, chain(*self._pieces))
+        self._units = units_of(text, chain(*self._pieces))
 
     def place(self, parts: Sequence[Hypothesis], texts: Sequence[str], target: Tokenizer) -> Segment:
         """The segment with the texts of the parts, one for each task. Tags go to an end without attention."""
@@ -51,7 +51,7 @@ class SegmentPlacement:
             [(start + a, start + b) for a, b in piece_spans(target.surfaces(part.ids), text)]
             for part, text, start in zip(parts, texts, starts, strict=True)
         ]
-        units = _units(translation, chain(*pieces))
+        units = units_of(translation, chain(*pieces))
         links = set(self._copied(units, [*starts, len(translation)]))
         for part, own, theirs in zip(parts, self._pieces, pieces, strict=True):
             if part.attention is not None and own and theirs:
@@ -105,7 +105,7 @@ def _normalized(text: str) -> str:
     return "".join(normalize("NFKC", text).casefold().split())
 
 
-def _units(text: str, pieces: Iterable[Span]) -> list[Span]:
+def units_of(text: str, pieces: Iterable[Span]) -> list[Span]:
     """The words of a text, joined where a piece crosses their border; without spaces, cut where one starts."""
     pieces = sorted({(start, end) for start, end in pieces if start < end})
     starts = [start for start, _ in pieces]

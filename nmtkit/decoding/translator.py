@@ -21,7 +21,6 @@ from nmtkit.decoding.config import (
 )
 from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
 from nmtkit.decoding.forced import all_heads
-from nmtkit.decoding.markup import stream_markup
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.tasks import LineWarnings, SentenceEncoder, SourceLimit
 from nmtkit.decoding.translation import Translation, translation_of
@@ -254,6 +253,8 @@ class Translator:
         done: int = 0,
     ) -> Generator[Translation, None, None]:
         """Like `stream_chunks`, for lines with tags or protected text. Each translation has one candidate."""
+        from nmtkit.decoding.markup import stream_markup  # imported late, with all formats of documents
+
         stream = partial(self.stream_chunks, config=config, batches=batches)
         for translation in stream_markup(lines, markup, stream, done):
             advance(1)

@@ -1,6 +1,5 @@
 """The formats of documents, the endings of their files, and what text looks like."""
 
-import csv
 import re
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -38,6 +37,8 @@ _TIMES = re.compile(r"\d\d:\d\d[.,]\d{3} --> ")
 
 def guess(lines: Sequence[str]) -> tuple[str, str] | None:
     """What lines look like if not like plain text, and the option that translates it."""
+    import csv  # imported late, as `--help` needs only the names
+
     lines = [line for line in lines if line.strip()]
     if any(map(_PAGE.search, lines)):
         return "HTML", "--document html"

@@ -81,15 +81,15 @@ def test_keys_of_json_are_translated(generate: Run) -> None:
 
 
 def test_lines_of_markup_stay_lines_and_can_be_resumed(generate: Run, tmp_path: Path) -> None:
-    lines, output = tmp_path / "lines.en", tmp_path / "out.de"
-    lines.write_text("the <b>dog</b>\n\n<p>a cat</p><p>the dog</p>\r\n<i>12</i>\n")
+    lines, output = tmp_path / "lines.html", tmp_path / "out.html"
+    lines.write_text("the <b>dog</b>\n\n<p>a cat</p><p>the dog</p>\r\n<i>12</i>\nthe dog\nruns\n")
     assert generate("--markup", "html", "--input", lines, "--output", output).returncode == 0
     whole = output.read_bytes()
     assert [re.findall("<.*?>", line) for line in whole.decode().split("\n")] == [
         re.findall("<.*?>", line) for line in lines.read_text().split("\n")
     ]
-    output.rename(tmp_path / "out.de.partial")
-    (tmp_path / "out.de.partial").write_bytes(whole[: whole.index(b"</p>")])
+    output.rename(tmp_path / "out.html.partial")
+    (tmp_path / "out.html.partial").write_bytes(whole[: whole.index(b"</p>")])
     assert generate("--markup", "html", "--input", lines, "--output", output, "--resume").returncode == 0
     assert output.read_bytes() == whole
     plain = generate(input=b"the dog\n").stdout

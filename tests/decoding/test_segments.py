@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -15,15 +15,17 @@ from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import EngineConfig, MarkupConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.forced import with_attention
-from nmtkit.decoding.placement import SegmentPlacement, piece_spans
+from nmtkit.decoding.markup import stream_markup
+from nmtkit.decoding.placement import SegmentPlacement, piece_spans, units_of
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.tasks import SentenceEncoder, SourceLimit
+from nmtkit.decoding.translation import Translation
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.text.document_formats import guess
 from nmtkit.text.markup import parse, render
-from nmtkit.text.segment import Kind, Segment, Tag
+from nmtkit.text.segment import Kind, Segment, Tag, protect
 from nmtkit.text.tokenizer import Tokenizer
 
 SEARCH, SPLIT = SearchConfig(beam=2, min_len=3, max_len_b=6), StreamConfig(split_sentences=True)
@@ -123,6 +125,21 @@ def test_pieces_are_found_in_text_that_the_tokenizer_changes() -> None:
     assert [text[a:b] for a, b in piece_spans([" ５"], text)] == ["５"]
 
 
+def test_units_are_words_that_a_piece_joins_or_pieces_of_scripts_without_spaces() -> None:
+    text = "It's «a». 犬が"
+    pieces = [(0, 2), (2, 4), (5, 7), (7, 9), (10, 11), (11, 12)]
+    assert [text[a:b] for a, b in units_of(text, pieces)] == ["It", "'s", "«a", "».", "犬", "が"]
+
+
+def test_no_sentence_ends_inside_protected_text(tokenizer: Tokenizer) -> None:
+    encoder, limit = SentenceEncoder(tokenizer, tokenizer, None, ("en", "de")), SourceLimit.of(SPLIT, None)
+    segment = parse("The dog. The dog runs. A cat!\nThe dog. A cat.")
+    for pattern, parts in (("runs. A|$", 4), ("runs", 5), ("dog. A", 4)):
+        protected = protect(segment, re.compile(pattern))
+        (sentence,) = encoder.sentences([Request.of(protected)], limit, 1)
+        assert len(sentence.tasks) == parts
+
+
 def test_lines_with_markup_have_the_tags_of_the_line_and_the_text_of_the_lines_without(translator: Translator) -> None:
     lines = ["<p>the <b>dog</b></p><p>a cat</p>", "", "  <i>12 €</i> ", "die &amp; <code>der hund</code>", "<br>"]
     html = translator.translate(lines, markup="html", beam=2)
@@ -149,6 +166,15 @@ def test_lines_that_are_done_are_not_translated_again(translator: Translator) ->
     for done in range(6):
         rest = translator.stream_markup(lines, MarkupConfig(markup="html"), SEARCH, done=done)
         assert [each.text for each in rest] == whole[done:]
+    asked = list[Request]()
+
+    def stream(chunks: Iterable[Sequence[Request]]) -> Iterator[Translation]:
+        for chunk in chunks:
+            asked.extend(chunk)
+            yield from translator.stream(chunk, SEARCH)
+
+    assert [each.text for each in stream_markup(lines, MarkupConfig(markup="html"), stream, 3)] == whole[3:]
+    assert [request.text for request in asked] == ["the street", "", ""]  # not the chunk that is done
 
 
 def test_a_model_without_attention_puts_pairs_around_everything(

@@ -111,6 +111,10 @@ def test_html_keeps_what_readers_do_not_see() -> None:
     assert translated("html", "<kbd>X y</kbd> z", Options(kept=frozenset({"kbd"}))) == "<kbd>X y</kbd> Z"
 
 
+def test_white_space_around_a_translated_paragraph_stays() -> None:
+    assert translated("html", "<p>\r\n   a <b>dog</b>\t</p>") == "<p>\r\n   A <b>DOG</b>\t</p>"
+
+
 def test_docx_has_few_tags_and_keeps_fields_and_deletions() -> None:
     reader = FORMATS["docx"](docx(DOCX_BODY), Options())
     tags = [[part for part in segment.parts if not isinstance(part, str)] for segment in reader.segments]

@@ -128,6 +128,11 @@ def test_protected_text_is_text_again_in_the_translation() -> None:
     assert all(placed.text.count(kept) == 1 for kept in ("{name}", "https://x.org/a?b=1", "%d", "{{ n }}"))
 
 
+def test_protected_text_without_a_translation_is_a_word_of_its_own() -> None:
+    assert place_tags("see <code>x1</code>.", "Siehe das.", [(0, 0)]) == "Siehe <code>x1</code> das."
+    assert place_tags("see <code>x1</code>.", "Siehe.", [(0, 0)]) == "Siehe <code>x1</code>."
+
+
 def test_words_can_be_pieces_of_a_text_without_spaces() -> None:
     segment = parse("我<b>喜欢</b>猫")
     pieces = [(0, 1), (1, 3), (3, 4)]
