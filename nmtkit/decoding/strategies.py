@@ -65,6 +65,8 @@ class Frontier(NamedTuple):
 
     def totals(self, steps: Floats) -> Floats:
         """(b, P, c) log P of hypotheses with candidates whose log-probabilities are steps (R, c)."""
+        if len(steps) == self.log_probs.size:
+            return self.log_probs[..., None] + steps.reshape(*self.log_probs.shape, -1)
         return self.by_slot(self.log_probs.ravel()[self.slots, None] + steps, -np.inf)
 
 
@@ -101,7 +103,10 @@ class BeamSearch:
 
     def choose_among(self, steps: Floats, tokens: Ints, frontier: Frontier) -> Selection:
         """See `choose`, given only the K best tokens of each row and their log-probabilities (R, K)."""
-        return Selection(steps, tokens, *top_k(frontier.totals(steps).reshape(len(frontier.log_probs), -1), self.slots))
+        totals = frontier.totals(steps).reshape(len(frontier.log_probs), -1)
+        if totals.shape[1] == 1:  # greedy: there is nothing to choose
+            return Selection(steps, tokens, totals, np.zeros(totals.shape, np.int64))
+        return Selection(steps, tokens, *top_k(totals, self.slots))
 
 
 class DiverseBeamSearch(BeamSearch):
