@@ -41,8 +41,9 @@ class FilesConfig(Config):
     trainpref: tuple[str, ...] = option(
         (),
         metavar="PREFIX",
-        help="Training text: PREFIX.LANG for both languages, plain or .gz, .xz, .bz2. Repeat to join corpora. With -s "
-        "mul -t mul, for multilingual text with tags: PREFIX.source and PREFIX.target.",
+        help="Training text: PREFIX.LANG for both languages, plain or .gz, .xz, .bz2; or a file .tsv (source, tab, "
+        "target) or .tmx. Repeat to join corpora. With -s mul -t mul, for multilingual text with tags: PREFIX.source "
+        "and PREFIX.target.",
     )
     validpref: tuple[str, ...] = option(
         (), metavar="PREFIX", help="Validation text. Repeat for the splits valid1, valid2, …"

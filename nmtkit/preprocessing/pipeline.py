@@ -3,6 +3,7 @@
 import functools
 import os
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.filters import PairMarker, make_marker
 from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, read_learned, reuse_tokenizers
 from nmtkit.preprocessing.line_encoder import make_line_encoders
+from nmtkit.preprocessing.pair_files import divide, pair_format
 from nmtkit.preprocessing.progress import SavedProgress, identify_task
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
 from nmtkit.preprocessing.report import corpus_row, write_report
@@ -51,7 +53,25 @@ def preprocess(
     it. With --shard-size, a killed run is resumed. Raises UserError for invalid text, and RunError if writing fails or
     if the text changes meanwhile.
     """
-    corpora = {name: [_find_corpus(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
+    divided = files.destdir.parent / f".{files.destdir.name}.pairs"
+    try:
+        return _preprocess(files, vocabulary, cleaning, given, divided)
+    finally:
+        shutil.rmtree(divided, ignore_errors=True)
+
+
+def _preprocess(
+    files: FilesConfig,
+    vocabulary: VocabularyConfig,
+    cleaning: CleaningConfig,
+    given: HasTokenizers | None,
+    divided: Path,
+) -> Dataset:
+    """Make the dataset. The sides of TSV and TMX files are written to the folder `divided`."""
+    corpora = {
+        name: [_find_corpus(prefix, files, divided / f"{name}{number}") for number, prefix in enumerate(prefixes)]
+        for name, prefixes in files.splits.items()
+    }
     if vocabulary.is_learned and TRAIN not in corpora:
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
     texts = [path for split in corpora.values() for corpus in split for path in (corpus.source, corpus.target)]
@@ -160,7 +180,9 @@ def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:
     check_output_file(files.report, inputs)
 
 
-def _find_corpus(prefix: str, files: FilesConfig) -> Corpus:
+def _find_corpus(prefix: str, files: FilesConfig, folder: Path) -> Corpus:
+    if pair_format(prefix) is not None:
+        return Corpus(prefix, *divide(Path(prefix), files.languages, folder))
     source, target = side_names(files.languages)
     return Corpus(prefix, find_side(prefix, source), find_side(prefix, target))
 

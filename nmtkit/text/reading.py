@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from nmtkit.console.log import logger
 from nmtkit.errors import UserError
@@ -104,6 +104,13 @@ def check_readable(path: Path) -> None:
     with _as_user_errors(path):
         if stat.S_ISREG(path.stat().st_mode):
             path.open("rb").close()
+
+
+@contextlib.contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, decompressed according to its suffix."""
+    with _as_user_errors(path), _OPENERS.get(path.suffix, partial(Path.open, mode="rb"))(path) as file:
+        yield file
 
 
 @contextlib.contextmanager
