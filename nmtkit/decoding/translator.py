@@ -67,7 +67,7 @@ class Translator:
 
         `languages` are source and target. If the target is `mul`, a symbol that begins a line is its tag.
         """
-        self.model, self.source, self.target = model, source, target
+        self.model, self.source, self.target, self.languages = model, source, target, languages
         self._engine = engine or local_engine(model, target.decode)
         self._encoder = SentenceEncoder(source, target, model.longest_sequence, languages)
 

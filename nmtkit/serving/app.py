@@ -66,12 +66,17 @@ class Service:
         config: ServeConfig,
         metrics: Metrics,
     ) -> None:
-        self._batcher, self._search, self._source = batcher, search, source
+        self._batcher, self._search = batcher, search
         self._config, self._metrics = config, metrics
-        self._languages = languages
+        self.use(source, languages, {})
         self._page, self._openapi = PAGE.read_bytes(), OPENAPI.read_bytes()
         self._slots = MAX_REQUESTS
         self._downloads = Downloads()
+
+    def use(self, source: Tokenizer, languages: Languages, identity: dict[str, str]) -> None:
+        """Answer for a model with this tokenizer and these languages; /health and the metrics show its `identity`."""
+        self._source, self._languages, self._identity = source, languages, identity
+        self._metrics.model.info(identity)
 
     def app(self, is_loopback: bool = False) -> Starlette:
         """Create the application. If `is_loopback`, it accepts only Host headers that name this machine."""
@@ -115,7 +120,8 @@ class Service:
         status = HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE
         source, target = self._languages
         state = "ok" if alive else "stopped"
-        return JSONResponse({"status": state, "source_language": source, "target_language": target}, status)
+        languages = {"source_language": source, "target_language": target}
+        return JSONResponse({"status": state, **languages, **self._identity}, status)
 
     async def languages(self, request: Request) -> Response:
         """Answer with the languages of the model, in the form of LibreTranslate."""

@@ -22,6 +22,14 @@ class ServeConfig(Config):
         metavar="NAME",
         help="Address or name to listen on. 0.0.0.0 and :: listen on all interfaces.",
     )
+    fd: int | None = option(
+        None,
+        min=3,
+        metavar="N",
+        unset="binds --host and --port",
+        help="Accept connections on the listening TCP socket that this process inherited as descriptor N, instead of "
+        "--host and --port. systemd passes its first socket as 3.",
+    )
     max_request_chars: int = option(
         100_000,
         min=1,

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -24,6 +24,7 @@ class Metrics:
         self.queued_lines = gauge("nmtkit_queued_lines", "Lines that are waiting or being translated.")
         self.open_requests = gauge("nmtkit_open_requests", "Requests with a complete body that are being translated.")
         self.open_connections = gauge("nmtkit_open_connections", "Open connections.")
+        self.model = Info("nmtkit_model", "The model in use and the version of nmtkit.", registry=registry)
         self._requests = counter("nmtkit_requests_total", "Requests answered.", ("path", "status"))
         self._request_seconds = Histogram(
             "nmtkit_request_seconds",

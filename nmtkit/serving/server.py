@@ -2,8 +2,10 @@
 
 import ipaddress
 import logging
+import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +14,20 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from nmtkit.checkpoint import load_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.requests import RequestFiles
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import UserError
+from nmtkit.errors import RunError, UserError
 from nmtkit.machine.threads import available_cores
 from nmtkit.serving.app import Service
 from nmtkit.serving.config import ServeConfig, ServingOptions
 from nmtkit.serving.prometheus import Metrics
 from nmtkit.serving.scheduler import DynamicBatcher, Line
+from nmtkit.serving.systemd import notify, notify_reloading
+from nmtkit.version import __version__
 
 MAX_CONNECTIONS = 512  # beyond, requests get 503; a process may usually open 1,024 files
 BACKLOG = 1024  # connections that wait in the kernel
@@ -38,10 +42,9 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
     options, or if the model does not support the search.
     """
     _check_workers(options.engine.workers)
-    with bind(options.server) as listener:
+    with _listener(options.server) as listener:
         request_files = RequestFiles(options.requests)
-        checkpoints = [load_checkpoint(path) for path in paths]
-        translator = Translator.of(checkpoints, options.engine, options.weights, paths)
+        translator, identity = _load(paths, options)
         batches = replace(options.batches, split_sentences=options.batches.split_sentences is not False)
 
         search = replace(options.search, repetition_guard=options.search.repetition_guard is not False)
@@ -49,17 +52,57 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
         def translate(
             lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]
         ) -> Iterator[Translation]:
-            return translator.stream_chunks(request_files.attach([lines]), search, batches, advance)
+            return translate_by(translator, lines, search, advance)
 
-        next(translate(["A first one."], replace(search, alignment=True), lambda done: None))
+        def translate_by(
+            model: Translator, lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]
+        ) -> Iterator[Translation]:
+            return model.stream_chunks(request_files.attach([lines]), search, batches, advance)
+
+        def check(model: Translator) -> None:
+            next(translate_by(model, ["A first one."], replace(search, alignment=True), lambda done: None))
+
+        check(translator)
         metrics = Metrics()
         # with workers, never stop a search, since they would have to load the model again
         batcher = DynamicBatcher(translate, options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
-        service = Service(batcher, search, translator.source, checkpoints[0].languages, options.server, metrics)
+        service = Service(batcher, search, translator.source, translator.languages, options.server, metrics)
+        service.use(translator.source, translator.languages, identity)
+
+        def reload() -> None:
+            nonlocal translator
+            notify_reloading()
+            try:
+                loaded, identity = _load(paths, options)
+                check(loaded)
+            except (UserError, RunError) as error:
+                logger.error("cannot reload, the model in use stays: %s", error)
+            else:
+                translator = loaded
+                service.use(loaded.source, loaded.languages, identity)
+                logger.info("reloaded %s", identity["model"])
+            notify("READY=1")
+
         try:
-            _run(service, listener, options.server, metrics)
+            _run(service, listener, options.server, metrics, reload)
         finally:
             batcher.close()
+
+
+def _load(paths: Sequence[Path], options: ServingOptions) -> tuple[Translator, dict[str, str]]:
+    """Load a model from its files, and describe it for /health."""
+    checkpoints = [load_checkpoint(path) for path in paths]
+    return Translator.of(checkpoints, options.engine, options.weights, paths), _identity(paths, checkpoints)
+
+
+def _identity(paths: Sequence[Path], checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
+    values = {
+        "version": __version__,
+        "model": ",".join(path.name for path in paths),
+        "checkpoint": ",".join((checkpoint.checksum or "")[:12] for checkpoint in checkpoints),
+    }
+    updates = [str(checkpoint.progress["update"]) for checkpoint in checkpoints if "update" in checkpoint.progress]
+    return values | ({"update": ",".join(updates)} if updates else {})
 
 
 def _check_workers(workers: int) -> None:
@@ -70,15 +113,35 @@ def _check_workers(workers: int) -> None:
         )
 
 
-def _run(service: Service, listener: socket.socket, config: ServeConfig, metrics: Metrics) -> None:
-    """Answer requests until a signal."""
+def _run(
+    service: Service, listener: socket.socket, config: ServeConfig, metrics: Metrics, reload: Callable[[], None]
+) -> None:
+    """Answer requests until a signal. SIGHUP calls `reload` in a thread of its own."""
     listener.listen(BACKLOG)
     host, port = listener.getsockname()[:2]
     is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
     server = _Server(_settings(service.app(is_loopback)))
     metrics.open_connections.set_function(lambda: len(server.server_state.connections))
     logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    if not _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        lock = threading.Lock()
+
+        def reload_in_turn() -> None:
+            with lock:
+                reload()
+
+        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reload_in_turn, daemon=True).start())
+    notify("READY=1")
     server.run(sockets=[listener])
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a controlling terminal, which sends SIGHUP when it is closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 class _Server(uvicorn.Server):
@@ -110,6 +173,20 @@ def _settings(app: ASGIApp) -> uvicorn.Config:
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=SECONDS_TO_DRAIN,
     )
+
+
+def _listener(config: ServeConfig) -> socket.socket:
+    """Bind the address, or use the socket of --fd. Raises UserError if that is not possible."""
+    if config.fd is None:
+        return bind(config)
+    try:
+        listener = socket.socket(fileno=config.fd)
+    except OSError as error:
+        raise UserError(f"--fd {config.fd}: {error.strerror}: pass a listening socket, as systemd does") from error
+    if listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:
+        listener.close()
+        raise UserError(f"--fd {config.fd}: not a TCP socket: use ListenStream=ADDRESS:PORT")
+    return listener
 
 
 def bind(config: ServeConfig) -> socket.socket:

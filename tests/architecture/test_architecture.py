@@ -115,13 +115,14 @@ def test_every_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
-DEFERS_TORCH = {  # modules that translation on a CPU imports, which needs no torch
+DEFERRING = {  # modules of a translation on a CPU, which needs no torch
     *("checkpoint", "decoding.engine", "inference.backends", "machine.device", "model.architectures"),
     "decoding.evaluation",  # of sacreBLEU
+    *("decoding.generation", "decoding.translator"),  # of the formats of documents
 }
 
 
-def test_only_commands_the_package_root_and_modules_without_torch_defer_imports_of_nmtkit() -> None:
+def test_only_commands_the_package_root_and_modules_of_a_translation_defer_imports_of_nmtkit() -> None:
     """Commands import their engine inside the body, so that --help is fast."""
     deferring = {
         module_name(path)
@@ -131,7 +132,7 @@ def test_only_commands_the_package_root_and_modules_without_torch_defer_imports_
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "nmtkit"
     }
-    assert deferring <= {"__init__", *DEFERS_TORCH, *(module_of(name).removeprefix("nmtkit.") for name in COMMANDS)}
+    assert deferring <= {"__init__", *DEFERRING, *(module_of(name).removeprefix("nmtkit.") for name in COMMANDS)}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -35,6 +35,7 @@ NOT_RUN = {
     "--device cuda": "needs GPUs",
     "pip install": "needs a network",
     "systemctl": "changes the machine",
+    "systemd-socket-activate": "a package of the system",
     "journalctl": "reads the log of the machine",
     "--host ::": "needs IPv6",
 }

@@ -18,10 +18,14 @@ OPTIONS = ("--device", "cpu", "--precision", "fp32", "--threads", "1", "--beam",
 class Server:
     """nmt-serve, running on a free port."""
 
-    def __init__(self, checkpoint: Path, *options: object) -> None:
+    def __init__(self, checkpoint: Path, *options: object, **process: Any) -> None:
         command = [sys.executable, f"{BIN}/nmt-serve", "--checkpoint", f"{checkpoint}", *OPTIONS, "--port", "0"]
         self.process = subprocess.Popen(
-            [*command, *map(str, options)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*command, *map(str, options)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **process,
         )
         assert self.process.stderr is not None
         line = self.process.stderr.readline().decode()

@@ -130,7 +130,8 @@ def test_the_benchmark_runs_the_requested_number_of_clients(server: Server, tmp_
 
 def test_health_and_metrics_are_served(server: Server) -> None:
     status, body, _ = server.request("GET", "/health")
-    assert (status, json.loads(body)) == (200, {"status": "ok", "source_language": "en", "target_language": "de"})
+    assert status == 200
+    assert {"status": "ok", "source_language": "en", "target_language": "de"}.items() <= json.loads(body).items()
     lines = server.metric("lines_total")
     server.translate(text=LINES)
     assert server.metric("lines_total") == lines + len(LINES)
