@@ -1,7 +1,7 @@
 """TMX: units without text in the target language get a translation."""
 
 from collections.abc import Mapping
-from xml.sax.saxutils import quoteattr
+from html import escape
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot
 from nmtkit.documents.xml import inline_xml, render_xml, xml_source
@@ -49,7 +49,7 @@ def _slots(unit: list[Token], language: str, target: str) -> list[Slot]:
     if not found:
         before = unit[index - 1].raw if index and unit[index - 1].kind == "text" else ""
         at = unit[ends[index]].end
-        return [_seg(at, at, segment, f"{before}<tuv xml:lang={quoteattr(target)}>", "</tuv>")]
+        return [_seg(at, at, segment, f'{before}<tuv xml:lang="{escape(target)}">', "</tuv>")]
     start, end = unit[found[1]], unit[ends.get(found[1], found[1])]
     is_empty = not "".join(token.raw for token in unit[found[1] + 1 : ends.get(found[1], found[1])]).strip()
     return [_seg(start.start, end.end, segment, "", "")] if is_empty else []

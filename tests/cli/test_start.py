@@ -27,6 +27,11 @@ def test_python_m_nmtkit_lists_the_commands() -> None:
     assert listed == [f"nmt-{command}" for command in COMMANDS]
 
 
+def test_nmt_generate_starts_without_the_libraries_of_the_network() -> None:
+    code = "import sys, nmtkit.cli.generate; print({'ssl', 'http.client'} & {*sys.modules})"
+    assert output([sys.executable, "-c", code], PYTHONPATH=str(ROOT)).stdout == "set()\n"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_config_file_knows_each_option_by_the_name_of_its_flag(command: str) -> None:
     for option in load_command(command).params:
