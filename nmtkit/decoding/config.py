@@ -160,6 +160,7 @@ class RequestConfig(Config):
         help="Lines of source term, tab, target term. The translation of a line with the source term must contain the "
         "target term.",
     )
+    ignore_case: bool = option(False, help="With --glossary: source terms also match in a different case.")
     score: Path | None = option(
         None,
         metavar="FILE",
@@ -177,6 +178,8 @@ class RequestConfig(Config):
         super().__post_init__()
         if self.score is not None and (self.prefix or self.constraints or self.glossary):
             raise UserError("--score does not search: --prefix, --constraints and --glossary have no effect")
+        if self.ignore_case and self.glossary is None:
+            raise UserError("--ignore-case is for --glossary FILE")
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     else:
         stats = translate_file(translator, format, target_language, request_files, options)
     seconds = time.monotonic() - start
+    request_files.report()
     stats.report(seconds, source.name, languages[0], translator.model, _next_command(options, target_language))
     if options.output.attention_html is not None:
         attentions = (translator.attention_of(each) for each in shown if each.candidates[0].tokens)

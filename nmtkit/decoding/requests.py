@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from unicodedata import category
 
+from nmtkit.console.log import logger
 from nmtkit.decoding.config import RequestConfig
 from nmtkit.errors import UserError
 from nmtkit.text.input_stream import ALL_LINES
@@ -60,7 +61,7 @@ class RequestFiles:
             if path is not None
         }
         self._source_tag = config.source_tag
-        self._glossary = None if config.glossary is None else Glossary.read(config.glossary)
+        self._glossary = None if config.glossary is None else Glossary.read(config.glossary, config.ignore_case)
 
     def check_length(self, count: Callable[[], int | None]) -> None:
         """Raise UserError if a file has another number of lines than the input.
@@ -93,6 +94,12 @@ class RequestFiles:
             if next(file, None) is not None:
                 raise UserError(f"{flag} {self._files[flag]} has more lines than the input")
 
+    def report(self) -> None:
+        """Log how many glossary terms occurred in no line."""
+        if self._glossary is not None and self._glossary.unused:
+            lost, terms = len(self._glossary.unused), counted(self._glossary.size, "glossary term")
+            logger.info("%d of %s occurred in no line, such as %r", lost, terms, min(self._glossary.unused))
+
     def _next(self, flag: str, file: Iterator[str]) -> str:
         line = next(file, None)
         if line is None:
@@ -112,16 +119,23 @@ class RequestFiles:
 class Glossary:
     """Terms of the source language with their translations. Any white space in a text matches a space of a term."""
 
-    def __init__(self, entries: dict[str, str]) -> None:
+    def __init__(self, entries: dict[str, str], ignore_case: bool = False) -> None:
         """The words of a term are separated by single spaces."""
-        self._entries = entries
+        self._fold = _lower if ignore_case else str
+        self._entries = {self._fold(term): target for term, target in entries.items()}
+        self.unused = set(self._entries)  #: source terms that no text has contained
         lengths: dict[str, set[int]] = {}
-        for term in entries:
+        for term in self._entries:
             lengths.setdefault(term[0], set()).add(len(term))
         self._longest_first = {first: sorted(own, reverse=True) for first, own in lengths.items()}
 
+    @property
+    def size(self) -> int:
+        """The number of terms."""
+        return len(self._entries)
+
     @classmethod
-    def read(cls, path: Path) -> "Glossary":
+    def read(cls, path: Path, ignore_case: bool = False) -> "Glossary":
         """Read lines of a source term, a tab and a target term. Raises UserError that names a malformed line."""
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(path), 1):
@@ -134,15 +148,16 @@ class Glossary:
                 )
             if entries.setdefault(terms[0], terms[1]) != terms[1]:
                 raise UserError(f"--glossary {path}, line {number}: {terms[0]!r} has another translation above")
-        return cls(entries)
+        return cls(entries, ignore_case)
 
     def terms(self, text: str) -> list[str]:
         """The target terms of the source terms in a text. Of overlapping terms the first counts, then the longest."""
-        text, found, start = _single_spaced(text), [], 0
+        text, found, start = self._fold(_single_spaced(text)), [], 0
         while start < len(text):
             term = self._term_at(text, start)
             if term is not None:
                 found.append(self._entries[term])
+                self.unused.discard(term)
             start += len(term or " ")
         return found
 
@@ -150,6 +165,11 @@ class Glossary:
         """The longest term of whole words that begins at `start`."""
         candidates = (text[start : start + length] for length in self._longest_first.get(text[start], ()))
         return next((term for term in candidates if term in self._entries and _is_whole(term, text, start)), None)
+
+
+def _lower(text: str) -> str:
+    """Lower-case a text character by character, so that positions stay."""
+    return "".join(low if len(low := character.lower()) == 1 else character for character in text)
 
 
 def _single_spaced(text: str) -> str:

@@ -75,13 +75,13 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
             try:
                 loaded, identity = _load(paths, options)
                 check(loaded)
-            except (UserError, RunError) as error:
-                logger.error("cannot reload, the model in use stays: %s", error)
-            else:
                 translator = loaded
                 service.use(loaded.source, loaded.languages, identity)
                 logger.info("reloaded %s", identity["model"])
-            notify("READY=1")
+            except (UserError, RunError) as error:
+                logger.error("cannot reload, the model in use stays: %s", error)
+            finally:
+                notify("READY=1")
 
         try:
             _run(service, listener, options.server, metrics, reload)

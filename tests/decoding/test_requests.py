@@ -237,3 +237,10 @@ def test_a_warning_about_missing_terms_names_the_positions_if_they_are_the_cause
         "2 lines translated without the required terms: the model has positions for only 8 tokens",
         "1 line translated without the required terms: other options forbid them",
     ]
+
+
+def test_a_glossary_can_ignore_case_and_knows_its_unused_terms() -> None:
+    glossary = Glossary({"Dog": "Hund", "İx": "Y", "cat": "Katze"}, ignore_case=True)
+    assert glossary.terms("a DOG, the dog and İX") == ["Hund", "Hund", "Y"]
+    assert glossary.unused == {"cat"}
+    assert Glossary({"Dog": "Hund"}).terms("a dog") == []

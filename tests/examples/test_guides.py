@@ -93,7 +93,7 @@ def untrained(dataset: Path) -> Checkpoint:
 
 def write_inputs(folder: Path) -> None:
     english_text, german_text = ((folder / f"text/test.{language}").read_text() for language in ("en", "de"))
-    for name in ("input", "input.bpe", "book", "crawl", "few", "questions", "test"):
+    for name in ("input", "input.bpe", "book", "crawl", "few", "letter", "questions", "test"):
         (folder / f"{name}.en").write_text(english_text)
     for name in ("test", "baseline", "begun", "candidates", "few", "mono", "output"):
         (folder / f"{name}.de").write_text(german_text)

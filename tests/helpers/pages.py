@@ -13,6 +13,8 @@ FROM_MODEL = (  # these begin with the dataset and the model of index.md
 GUIDES = (  # these begin with more files, which tests/examples/test_guides.py makes
     *(
         "translate",
+        "sentences",
+        "characters",
         "documents",
         "markup",
         "search",
