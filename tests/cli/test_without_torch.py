@@ -1,5 +1,6 @@
 """Translation on a CPU where the search is compiled imports no torch: not in commands, workers or a Translator."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -111,3 +112,23 @@ def test_a_model_that_needs_torch_asks_for_it_in_one_line(folder: Path) -> None:
     done = run(folder, f"{BIN}/nmt-generate", "--checkpoint", "model.pt", "--precision", "bf16", input=LINES)
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
     assert b"torch is imported" in done.stderr
+
+
+def test_four_packages_are_enough_to_translate(folder: Path, tmp_path: Path) -> None:
+    """docs/how-to/install.md names them."""
+    for name in ("click", "numpy", "sentencepiece", "sentencex"):
+        (package,) = importlib.import_module(name).__path__
+        (tmp_path / name).symlink_to(package)
+        if (libraries := Path(f"{package}.libs")).exists():
+            (tmp_path / libraries.name).symlink_to(libraries)
+    (tmp_path / "nmtkit").symlink_to(ROOT / "nmtkit")
+    command = [sys.executable, "-S", "-c", "from nmtkit.cli.start import generate; generate()"]
+    options = ["--checkpoint", str(folder / "model.pt"), "--split-sentences", "--quiet"]
+    done = subprocess.run(
+        [*command, *options],
+        input=LINES,
+        capture_output=True,
+        timeout=PATIENCE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout.count(b"\n")) == (0, 3), done.stderr
