@@ -74,7 +74,7 @@ class Engine(Protocol):
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
     """Load models as `load_models` does, with the options of `engine`; sets the number of threads of this process.
 
-    The memory of weights in files is freed: changes to the arrays of `checkpoints` are lost afterwards.
+    Frees the memory of mapped weights, so later changes to the arrays of `checkpoints` are lost.
 
     Raises UserError also for a shortlist that cannot be read, or was made for other vocabularies.
     """

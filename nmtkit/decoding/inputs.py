@@ -67,7 +67,7 @@ class TextInput:
         return lines
 
     def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
-        """Full chunks of an ordinary file; of a source that may pause, the lines that have arrived."""
+        """Yield full chunks of a regular file. If the source can pause, yield the lines that have arrived."""
         take = chunks if self._is_regular_file() else chunks_as_they_come
         lines = read_raw_stdin() if self.path is None else read_raw_lines(self.path)
         yield from map(stats.decode, take(islice(lines, shard.start, shard.stop), buffer))

@@ -278,7 +278,7 @@ class Translator:
         return batches.sizes_on(self.model.device)
 
     def request(self, ids: Sequence[int], source_tag: str = "") -> Request:
-        """The request to translate ids of the source vocabulary, without EOS, which begin with those of the tag."""
+        """Make a request of ids of the source vocabulary, without EOS. They begin with the ids of the tag."""
         ids = ids[len(tag_ids(source_tag, self.source)) :]
         return Request(self.source.decode(ids), ids=ids, source_tag=source_tag)
 
@@ -291,7 +291,7 @@ class Translator:
         done: int = 0,
         first_line: int = 1,
     ) -> Generator[Translation, None, None]:
-        """Like `stream`, for lines in chunks of any size, each translated before the next one is read.
+        """Translate lines in chunks of any size, each before the next one is read, as `stream` does.
 
         The first `done` lines are read and skipped; the translations of the others are the same, to the last bit, as if
         none were skipped. In messages the lines are numbered from `first_line`.

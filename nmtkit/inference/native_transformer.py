@@ -1,6 +1,6 @@
 """The compiled search (nmtkit/native) as an inference model, for CPUs. It needs no torch.
 
-Its products of few rows are faster than torch's. A row's result does not depend on the rows beside it, so a sentence
+Its products of few rows are faster than torch's. A row's result does not depend on the other rows, so a sentence
 gets the same translation in any batch.
 """
 
