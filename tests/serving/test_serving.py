@@ -143,6 +143,7 @@ def test_health_and_metrics_are_served(server: Server) -> None:
         **dict.fromkeys(("nmtkit_lines", "nmtkit_tokens", "nmtkit_rounds", "nmtkit_search_seconds"), "counter"),
         **dict.fromkeys(("nmtkit_failures", "nmtkit_requests"), "counter"),
         **dict.fromkeys(("nmtkit_queued_lines", "nmtkit_open_requests", "nmtkit_open_connections"), "gauge"),
+        "nmtkit_model_info": "gauge",
         "nmtkit_request_seconds": "histogram",
     }
 
