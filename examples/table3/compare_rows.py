@@ -66,7 +66,7 @@ def verdict(ours: Estimate | None, paper: float) -> str:
     if ours is None:
         return ""
     if not ours.excludes(0.0):
-        return "yes" if paper == 0.0 and ours.half_width is not None else "cannot be told"
+        return "yes" if paper == 0.0 and ours.half_width is not None else "no difference shown"
     return "yes" if ours.mean * paper > 0 else "no"
 
 
