@@ -234,7 +234,16 @@ OTHERS = {  # of torchrun, SLURM, curl, hf, make, fairseq, systemd, pip, docker,
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
     *("--retry", "--no-print-directory", "--remove-bpe", "--update-freq", "--now", "--follow", "--unit"),
-    *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm", "--cpus", "--local-dir"),
+    *(
+        "--no-cache-dir",
+        "--force-reinstall",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        "--rm",
+        "--cpus",
+        "--local-dir",
+    ),
     *("--logdir", "--gpus"),  # the second of the plan of examples/wmt14
 }
 
