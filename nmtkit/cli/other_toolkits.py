@@ -190,6 +190,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--tgt --force-decode": "use `--prefix FILE` for prefixes of outputs, `--score FILE` for complete outputs",
             "--beam-size": "use `--beam`",
             "--n-best --nbest-size": "use `--nbest`",
+            "--num-beams": "use `--beam`",
             "--normalize": "use `--length-penalty` with `--length-penalty-form power`",
             "--length-penalty-alpha": "use `--length-penalty`",
             "--word-penalty --coverage-penalty": "not supported: see `--length-penalty`",
