@@ -11,6 +11,6 @@ ENV PIP_NO_CACHE_DIR=1 NMTKIT_NATIVE=required
 WORKDIR /nmtkit
 COPY . .
 RUN pip install -c constraints.txt torch==2.13.0
-RUN pip install -c constraints.txt .
+RUN pip install -c constraints.txt '.[import]'
 
 WORKDIR /data
