@@ -16,7 +16,7 @@ from nmtkit.decoding.config import GenerationOptions, OutputConfig, SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import partial_path, resolve, resolve_file
 from nmtkit.storage.outputs import check_output_file, check_stdout
-from nmtkit.text.document_formats import REMEDIES, ZIPPED, format_of
+from nmtkit.text.document_formats import REMEDIES, ZIPPED, chosen_format
 from nmtkit.text.input_stream import STANDARD_STREAM
 from nmtkit.text.reading import COMPRESSED, check_readable
 
@@ -64,8 +64,8 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 def _format(values: dict[str, Any]) -> str | None:
     """The format of the document to translate, None for lines."""
-    path = values["input"] if values["dataset"] is None and values["markup"] is None else None
-    return values["document"] or (format_of(path) if path else None)
+    path = values["input"] if values["dataset"] is None else None
+    return chosen_format(values["document"], values["markup"], path)
 
 
 def _refuse_markup_options(values: dict[str, Any]) -> None:

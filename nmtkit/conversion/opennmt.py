@@ -200,7 +200,7 @@ def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sides(model: _Model, options: ImportConfig) -> tuple[Side, Side]:
-    """Both sides: text is segmented by the SentencePiece models in `options`, or those of the model, or beforehand."""
+    """Return both sides. Text is segmented by SentencePiece models of `options` or of the model; else, beforehand."""
     special = {"<unk>", "<blank>", "</s>", model.start, *SPECIALS}
     numbers = [{piece: number for number, piece in enumerate(pieces)} for pieces in model.pieces]
     rests = [[piece for piece in pieces if piece not in special] for pieces in model.pieces]

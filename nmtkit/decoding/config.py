@@ -9,7 +9,7 @@ from nmtkit.config import Config, OptionGroups, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig, WeightsConfig
-from nmtkit.text.document_formats import DOCUMENTS, format_of
+from nmtkit.text.document_formats import DOCUMENTS, chosen_format
 from nmtkit.text.input_stream import STANDARD_STREAM
 from nmtkit.text.languages import check_single
 from nmtkit.wording import quoted
@@ -422,8 +422,7 @@ class GenerationOptions(OptionGroups):
     @property
     def document(self) -> str | None:
         """The format of the document to translate; None for lines."""
-        path = self.input.path
-        return self.markup.document or (format_of(path) if path and not self.markup.markup else None)
+        return chosen_format(self.markup.document, self.markup.markup, self.input.path)
 
 
 # The keyword arguments of `Translator`, for editors and mypy. The fields of the same names hold the defaults, and

@@ -3,7 +3,6 @@
 Units are words of the raw text, as `nmtkit.text.segment.words` counts them; in scripts without spaces they are pieces.
 """
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -16,10 +15,9 @@ from numpy.typing import NDArray
 from nmtkit.decoding.overlong import spaces
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.tasks import Sentence
+from nmtkit.text.languages import UNSPACED_LETTER
 from nmtkit.text.segment import Segment, Span, place, words
 from nmtkit.text.tokenizer import Tokenizer
-
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 
 class SegmentPlacement:
@@ -74,9 +72,8 @@ class SegmentPlacement:
 def piece_spans(surfaces: Sequence[str], text: str) -> list[Span]:
     """The spans in a text that pieces stand for, by the text that each piece adds (`surfaces`).
 
-    The text may continue after the pieces. Unknown pieces and others whose characters the text lacks get the span
-    between their neighbours. A piece that adds only a space, or nothing, gets the span of the
-    next one.
+    The text may continue after the pieces. Unknown pieces, and pieces whose characters the text lacks, get the span
+    between their neighbours. A piece that adds only a space, or nothing, gets the span of the next one.
     """
     own = [(char, number) for number, surface in enumerate(surfaces) for char in _normalized(surface)]
     theirs = [(char, at) for at, raw in enumerate(text) for char in _normalized(raw)]
@@ -106,13 +103,16 @@ def _normalized(text: str) -> str:
 
 
 def units_of(text: str, pieces: Iterable[Span]) -> list[Span]:
-    """The words of a text, joined where a piece crosses their border; without spaces, cut where one starts."""
+    """The words of a text, merged where a piece crosses a word boundary.
+
+    In scripts without spaces, words are split where a piece starts.
+    """
     pieces = sorted({(start, end) for start, end in pieces if start < end})
     starts = [start for start, _ in pieces]
     units: list[Span] = []
     for start, end in words(text):
         inside = starts[bisect_right(starts, start) : bisect_left(starts, end)]
-        for a, b in pairwise([start, *(cut for cut in inside if _UNSPACED.search(text[cut - 1 : cut + 1])), end]):
+        for a, b in pairwise([start, *(cut for cut in inside if UNSPACED_LETTER.search(text[cut - 1 : cut + 1])), end]):
             before = bisect_left(starts, units[-1][1]) if units else 0
             if before and pieces[before - 1][1] > a:
                 units[-1] = units[-1][0], b
@@ -122,7 +122,7 @@ def units_of(text: str, pieces: Iterable[Span]) -> list[Span]:
 
 
 def _membership(pieces: Sequence[Span], units: Sequence[Span]) -> NDArray[np.float32]:
-    """Which pieces (P, U) have characters of which units."""
+    """Return whether each piece has characters of each unit: (P, U)."""
     first, last = np.array(pieces).reshape(-1, 2).T
     start, end = np.array(units).reshape(-1, 2).T
     overlaps: NDArray[np.float32] = ((first[:, None] < end) & (start < last[:, None])).astype(np.float32)

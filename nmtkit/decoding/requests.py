@@ -1,6 +1,5 @@
 """Requests: lines with constraints on the translation, or with a given translation; and the files with these."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -11,12 +10,10 @@ from nmtkit.console.log import logger
 from nmtkit.decoding.config import RequestConfig
 from nmtkit.errors import UserError
 from nmtkit.text.input_stream import ALL_LINES
+from nmtkit.text.languages import UNSPACED_LETTER
 from nmtkit.text.reading import is_regular_file, read_lines
 from nmtkit.text.segment import Segment
 from nmtkit.wording import counted, quoted
-
-# Scripts without spaces between words: Thai to Khmer, kana, and Han.
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,7 @@ def _is_whole(term: str, text: str, start: int) -> bool:
     if text.endswith("@@ ", 0, start) or text.startswith("@@ ", end):  # a part of a word in segmented text
         return False
     neighbours = ((term[0], text[max(0, start - 1) : start]), (term[-1], text[end : end + 1]))
-    return not any(_is_in_word(next_to) and not _UNSPACED.search(edge + next_to) for edge, next_to in neighbours)
+    return not any(_is_in_word(next_to) and not UNSPACED_LETTER.search(edge + next_to) for edge, next_to in neighbours)
 
 
 def _is_in_word(character: str) -> bool:

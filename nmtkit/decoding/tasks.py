@@ -15,7 +15,6 @@ from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import parts
-from nmtkit.decoding.repetition import repeats
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, contains
 from nmtkit.decoding.search import Hypothesis
@@ -280,10 +279,10 @@ class LineWarnings:
         self._lines: Counter[str] = Counter()
         self._total = 0
 
-    def add(self, sentence: Sentence, found: Sequence[list[Hypothesis]]) -> None:
-        """Count a sentence, given the hypotheses of each of its tasks."""
+    def add(self, sentence: Sentence, found: Sequence[list[Hypothesis]], cut: bool, repetitive: bool) -> None:
+        """Count a sentence, given the hypotheses of each of its tasks, and what is doubtful in its translation."""
         self._total += 1
-        self._lines.update(set(self._warnings(sentence, found)))
+        self._lines.update({*self._warnings(sentence, found), *([_OUTPUT_CUT] * cut), *([_REPETITIVE] * repetitive)})
 
     def log(self) -> None:
         """Log each warning with its number of lines."""
@@ -313,10 +312,6 @@ class LineWarnings:
         if sentence.overlong:
             yield _SPLIT if sentence.overlong == "split" else _CUT
         for task, nbest in zip(sentence.tasks, found, strict=True):
-            if task.target is None and is_cut(task, nbest[0], self._config, self._positions):
-                yield _OUTPUT_CUT
-            if task.target is None and repeats(task.source[:-1], nbest[0].ids):
-                yield _REPETITIVE
             if sentence.prefix_is_cut:
                 yield _PREFIX_CUT
             if UNK in task.constraints.prefix:
@@ -326,12 +321,6 @@ class LineWarnings:
                 yield _TERMS_FORBIDDEN if fit else _TERMS_TOO_LONG
             if task.attends and nbest[0].attention is None:
                 yield _UNALIGNED
-
-
-def is_cut(task: Task, found: Hypothesis, config: SearchConfig, positions: int | None) -> bool:
-    """Whether an output is as long as --max-len-a, --max-len-b or the positions of the model allow."""
-    limit = config.length_limit(len(task.source) - 1, task.constraints.required_tokens, positions)
-    return len(found.ids) >= limit
 
 
 def _lacks_terms(task: Task, best: Hypothesis) -> bool:

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import join, separators
 from nmtkit.decoding.placement import SegmentPlacement
 from nmtkit.decoding.repetition import repeats
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.decoding.tasks import Sentence, is_cut
+from nmtkit.decoding.tasks import Sentence
 from nmtkit.text.moses_bpe import respaced
 from nmtkit.text.segment import Segment
 from nmtkit.text.tokenizer import SPACE, Tokenizer, join_subwords
@@ -34,7 +35,7 @@ class Candidate:
     With alignments, `attention` (tokens, source tokens with `</s>`) has the weights of each token, which sum to 1; a
     line that was split has none. `alignment` has pairs of source and target words, counted from 0: each target word
     with the source word that its pieces attend to most, which is never a tag. A tag that the line itself begins with
-    counts as a word. `segment` has the text with the tags of a request's segment.
+    counts as a word. `segment` contains the text with the tags of a request's segment.
     """
 
     text: str
@@ -126,10 +127,16 @@ def _doubts(
         return {}
     both = list(zip(sentence.tasks, parts, strict=True))
     doubts = {
-        "cut": any(is_cut(task, part, config, positions) for task, part in both),
+        "cut": any(_is_cut(task, part, config, positions) for task, part in both),
         "repetitive": any(repeats(task.source[:-1], part.ids) for task, part in both),
     }
     return {name: is_so for name, is_so in doubts.items() if is_so}
+
+
+def _is_cut(task: Task, found: Hypothesis, config: SearchConfig, positions: int | None) -> bool:
+    """Whether an output is as long as --max-len-a, --max-len-b or the positions of the model allow."""
+    limit = config.length_limit(len(task.source) - 1, task.constraints.required_tokens, positions)
+    return len(found.ids) >= limit
 
 
 def compose(

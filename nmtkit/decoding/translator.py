@@ -312,10 +312,12 @@ class Translator:
                 found = search_in_batches(self._engine, sentences, skipped, make_batch, max_tokens, advance)
                 for sentence in sentences[skipped:]:
                     hypotheses = [next(found) for _ in sentence.tasks]
-                    warnings.add(sentence, hypotheses)
-                    yield translation_of(
+                    translation = translation_of(
                         sentence, hypotheses, self.source, self.target, config, self.model.longest_sequence
                     )
+                    best = translation.candidates[0]
+                    warnings.add(sentence, hypotheses, bool(best.cut), bool(best.repetitive))
+                    yield translation
                 next(found, None)  # ends the search, which reports the lines of a chunk that has only blank ones
             done -= skipped
             first_line += len(chunk)

@@ -130,7 +130,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return restricted
 
     def start(self, memory: NativeState) -> NativeState:
-        """See `InferenceModel.start`: returns `memory`. Raises IndexError for shortlists of another batch."""
+        """See `InferenceModel.start`: returns `memory`. Raises IndexError for shortlists of a different batch."""
         if self._shortlists:
             starts = np.cumsum([0, *map(len, self._shortlists)], dtype=np.int64)
             native_build.native.restrict_to(self._model, memory.state, np.concatenate(self._shortlists), starts)
@@ -165,7 +165,9 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         for tokens, of_step in zip(np.ascontiguousarray(tgt_in.T), weights, strict=True):
             position = self._next_position(state)
             native_build.native.attend(state.state, tokens, position, number, of_step, thread_count())
-        by_row: Floats = np.pad(weights.swapaxes(0, 1), ((0, 0), (0, 0), (0, int(lengths.max()) - longest)))
+        by_row: Floats = weights.swapaxes(0, 1)
+        if (masked := int(lengths.max()) - longest) > 0:  # </s>, which the model does not read
+            by_row = np.pad(by_row, ((0, 0), (0, 0), (0, masked)))
         return by_row
 
     def _next_position(self, state: NativeState) -> Floats:

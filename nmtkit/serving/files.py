@@ -28,7 +28,7 @@ _MAX_BYTES = 1 << 26  # of all files that wait
 def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> tuple[str, Documents]:
     """Read a file by the ending of its name, to be translated to `language`: its name without folders, and its text.
 
-    Raises HTTPException: 400 for a damaged file or another ending, 413 if it is too large.
+    Raises HTTPException: 400 for a damaged file or an unsupported ending, 413 if it is too large.
     """
     path = PurePath(name.replace("\\", "/"))
     format = format_of(path) or path.suffix.lower().removeprefix(".")

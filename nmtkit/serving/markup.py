@@ -1,7 +1,7 @@
 """Requests whose texts have tags, and files."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from nmtkit.decoding.config import SearchConfig
@@ -36,25 +36,16 @@ class Documents:
         ]
 
 
-@dataclass(frozen=True)
-class MarkupRequest:
+class MarkupRequest(Documents):
     """Texts with tags; `form` makes the answer of the translated texts."""
 
-    documents: Documents
-    form: Callable[[list[str]], dict[str, Any]]
-
-    @property
-    def lines(self) -> tuple[Request, ...]:
-        """The segments to translate."""
-        return self.documents.lines
-
-    def search(self, config: SearchConfig) -> SearchConfig:
-        """Adapt the server's `config` to this request."""
-        return self.documents.search(config)
+    def __init__(self, documents: Sequence[Document], form: Callable[[list[str]], dict[str, Any]]) -> None:
+        super().__init__(documents)
+        self.form = form
 
     def answer(self, translations: Sequence[Translation], _: Tokenizer) -> dict[str, Any]:
         """Create the answer as JSON values from the translations of `lines`."""
-        return self.form([content.decode() for content in self.documents.write(translations)])
+        return self.form([content.decode() for content in self.write(translations)])
 
 
 def read_markup(
@@ -69,8 +60,7 @@ def read_markup(
     if not isinstance(ignored, list) or not all(isinstance(tag, str) for tag in ignored):
         raise bad_request("ignore_tags: a list of names is expected")
     check_size(texts, 1, limits)
-    request = MarkupRequest(
-        Documents([read_line(text, kind, Options(kept=frozenset(ignored))) for text in texts]), form
-    )
+    options = Options(kept=frozenset(ignored))
+    request = MarkupRequest([read_line(text, kind, options) for text in texts], form)
     check_size([line.text for line in request.lines], 1, limits)
     return request

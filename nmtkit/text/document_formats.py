@@ -30,6 +30,11 @@ def format_of(path: PurePath) -> str | None:
     return ENDINGS.get(path.suffix.lower())
 
 
+def chosen_format(document: str | None, markup: str | None, path: PurePath | None) -> str | None:
+    """The format of the document to translate, by --document or by the ending of --input; None for lines."""
+    return document or (format_of(path) if path and markup is None else None)
+
+
 _PAGE = re.compile(r"<!doctype html|<html\b", re.IGNORECASE)
 _TAGS = re.compile(r"</?(?:a|b|br|div|em|h[1-6]|i|li|p|span|strong|td|tr|u|ul)\b[^<>]*>", re.IGNORECASE)
 _TIMES = re.compile(r"\d\d:\d\d[.,]\d{3} --> ")

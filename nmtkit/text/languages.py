@@ -6,6 +6,8 @@ from nmtkit.errors import UserError
 
 SEVERAL = "mul"  #: ISO 639-2 code for text in several languages, marked by tags
 UNSPACED = ("ja", "km", "lo", "my", "th", "zh")  #: languages without spaces between words
+#: A letter of their scripts: Thai to Khmer, kana, and Han.
+UNSPACED_LETTER = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 MAX_LANGUAGE = 255  #: characters, since languages are parts of file names
 _SHORT_CODES = {  # ISO 639-2 and 639-3 -> 639-1, for languages with their own tokenization
     **{"deu": "de", "ger": "de", "eng": "en", "fra": "fr", "fre": "fr", "jpn": "ja", "khm": "km", "kor": "ko"},
