@@ -68,8 +68,8 @@ _INNER = "encoder.layer_0.ffn.linear_0.weight"
 def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
     """Read the folder of a CTranslate2 model. Weights in int8 and int16 become float32.
 
-    The format has neither languages nor tokenizers. `options` provide them; SentencePiece models with usual names are
-    found in the folder. Without any, the model translates segmented text. Raises UserError if a file is missing or
+    The format stores neither languages nor tokenizers. `options` provide them; SentencePiece models with usual names
+    are found in the folder. Without any, the model translates segmented text. Raises UserError if a file is missing or
     damaged, or, naming it, for a feature that nmtkit's Transformer lacks.
     """
     languages = options.languages()

@@ -194,7 +194,7 @@ def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _take_embeddings(weights: ForeignWeights, given: Mapping[str, Any]) -> Embeddings:
-    """Take the embeddings. A matrix that the options share may be stored once or under each name."""
+    """Take the embeddings. A shared matrix may be stored once or under each name."""
     shares_all = bool(given.get("share_all_embeddings"))
     target = weights.take("decoder.embed_tokens.weight")
     source = _take_or_share(weights, "encoder.embed_tokens.weight", target, shares_all)

@@ -72,11 +72,11 @@ class Engine(Protocol):
 
 
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
-    """Load models as `load_models` does, with the options of `engine`; sets the number of threads of this process.
+    """Load models with the options of `engine`, and set the number of threads of this process.
 
     Frees the memory of mapped weights, so later changes to the arrays of `checkpoints` are lost.
 
-    Raises UserError also for a shortlist that cannot be read, or was made for other vocabularies.
+    Raises UserError like `load_models`, and for a shortlist that cannot be read or was made for other vocabularies.
     """
     set_threads(engine.threads)
     model = load_models(checkpoints, engine.device, engine.precision, weights)
@@ -268,7 +268,7 @@ class Workers:
         weights: str,
         checksums: Sequence[str | bytes | None],
     ) -> None:
-        """`checksums` are those of the files to load, as by `checksums_of`."""
+        """`checksums` are the checksums of the files to load, as returned by `checksums_of`."""
         share = max(1, available_cores() // engine.workers)
         shortlist = None if engine.shortlist is None else resolve(engine.shortlist)
         engine = replace(engine, threads=engine.threads or share, shortlist=shortlist)

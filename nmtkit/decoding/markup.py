@@ -43,7 +43,7 @@ def stream_markup(
 
 
 class _Line:
-    """A line with a request for each of its segments. A line without any has a blank request: none must wait."""
+    """A line with a request for each of its segments; without segments, a blank request, so that it does not wait."""
 
     def __init__(self, line: str | Request, markup: MarkupConfig, is_done: bool) -> None:
         base = Request(line) if isinstance(line, str) else line

@@ -148,7 +148,7 @@ class Glossary:
         return cls(entries, ignore_case)
 
     def terms(self, text: str) -> list[str]:
-        """The target terms of the source terms in a text. Of overlapping terms the first counts, then the longest."""
+        """Return the target terms of the source terms in a text. If terms overlap, the first wins, then the longest."""
         text, found, start = self._fold(_single_spaced(text)), [], 0
         while start < len(text):
             term = self._term_at(text, start)

@@ -40,7 +40,7 @@ class SourceLimit:
 
     @classmethod
     def of(cls, batches: StreamConfig, positions: int | None, pass_through: bool = False) -> "SourceLimit":
-        """The limit of the options, or of the model's `positions` if these are fewer."""
+        """The limit set by the options, or the model's `positions` if that is lower."""
         sentences = bool(batches.split_sentences)
         how = batches.overlong == "split", sentences, sentences and pass_through
         if not positions or batches.max_source_tokens <= positions:

@@ -72,7 +72,7 @@ class SourcePieces:
     texts: Sequence[str]
     words: Sequence[int]  #: the number of the word of each piece
     parts: Sequence[int]  #: the first piece of each part of the line that was translated by itself
-    tag: int = 0  #: pieces of the tag before each part
+    tag: int = 0  #: number of tag pieces before each part
 
 
 def word_numbers(surfaces: Sequence[str]) -> list[int]:
@@ -192,7 +192,7 @@ def _with_copies(part: Hypothesis, source: Sequence[str], tag: int, target: Toke
 
 
 def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
-    """The source pieces of a sentence. If pieces are words, their text is that of the input, not of the vocabulary."""
+    """The source pieces of a sentence. If pieces are words, their text is taken from the input, not the vocabulary."""
     ids, words = sentence.ids, sentence.text.split()
     texts = words if source.kind == SPACE and len(words) == len(ids) else source.vocab.to_pieces(ids)
     tag = len(sentence.tag) + sentence.own_tag

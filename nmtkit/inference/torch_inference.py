@@ -43,7 +43,7 @@ class TorchAttention:
 
 
 class FixedModel(ABC):
-    """What `fixed_search` needs of a model: `InferenceModel` in tensors on one device.
+    """The interface that `fixed_search` needs: `InferenceModel` with tensors on one device.
 
     Methods of this module's classes run under `torch.inference_mode`.
     """

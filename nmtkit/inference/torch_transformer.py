@@ -89,7 +89,7 @@ def _parts(lengths: list[int]) -> Iterator[tuple[slice, int]]:
 
 
 def layer_step(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int) -> Tensor:
-    """One position of every row through the layer of that number: x (R, D) to (R, D)."""
+    """Run one position of every row through the layer with this index: x (R, D) to (R, D)."""
     x = layer.around_self_attention(x, lambda y: _self_attention(layer, y, cache, number))
     x = layer.around_cross_attention(x, lambda y: _cross_attention(layer, y, cache, number))
     x = layer.around_feed_forward(x, layer.feed_forward)

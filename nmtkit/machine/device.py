@@ -61,7 +61,7 @@ def inference_precision(name: str, device: str) -> NumberFormat:
 
 
 def _has_driver() -> bool:
-    """Whether this machine has a driver of a GPU, so that torch may find one."""
+    """Whether this machine has a GPU driver, so that torch may find a GPU."""
     return any(path.exists() for path in _DEVICES) or any(map(_is_loadable, _DRIVERS))
 
 

@@ -38,7 +38,7 @@ class ModelConfig(Config, ABC):
     arch: ClassVar[str]  #: name of the architecture in checkpoints, and of the preset with its defaults
     dropout_options: ClassVar[frozenset[str]]  #: options that affect only training
     free_options: ClassVar[frozenset[str]]  #: options that change no parameter: they may differ in fine-tuning
-    stacks: ClassVar[Mapping[str, str]] = {}  #: nn.ModuleLists of equal layers -> option for their number
+    stacks: ClassVar[Mapping[str, str]] = {}  #: nn.ModuleList of equal layers -> option that sets its length
     d_model: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,9 +130,7 @@ class TransformerConfig(ModelConfig):
         "three.",
     )
     output_bias: bool = option(False, file_only=True, help="Add a learned bias to the logits (not in the paper).")
-    source_end: bool = option(
-        True, file_only=True, help="Read the </s> of each source, which models of OpenNMT-py do not have."
-    )
+    source_end: bool = option(True, file_only=True, help="Append </s> to each source. Models of OpenNMT-py do not.")
     attention_window: int | None = option(
         None,
         min=1,

@@ -32,7 +32,7 @@ class DropoutMask(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """The factor of elements that are kept, 1 / (1 - rate)."""
+        """The scale factor of kept elements, 1 / (1 - rate)."""
         return 1.0 / (1.0 - self.rate)
 
     def apply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

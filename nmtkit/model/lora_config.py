@@ -43,7 +43,7 @@ class LoraConfig(Config):
 
     @property
     def scale(self) -> float:
-        """The factor of the additions, --lora-alpha / --lora-rank."""
+        """The scale factor of the LoRA update, --lora-alpha / --lora-rank."""
         return (self.lora_alpha or self.lora_rank) / self.lora_rank
 
     def describe(self) -> str:

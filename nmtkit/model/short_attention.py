@@ -30,7 +30,7 @@ class Sizes(NamedTuple):
 
 def serves(projections: tuple[Tensor, ...], mask: Tensor | None) -> bool:
     """Whether `attend_short` supports its arguments, projections (B, T, …) and mask (B, 1, 1, S), and beats torch."""
-    # This first: a graph of torch.compile must not depend on the length.
+    # Checked first: a torch.compile graph must not depend on the length.
     if not native_operators.serves(*projections) or not is_short(projections[-1].size(1)):
         return False
     return mask is None or mask.shape[1:3] == (1, 1)

@@ -44,7 +44,7 @@ class EncodedSide:
 class EncodedBlock:
     """The kept sentence pairs of a block of text."""
 
-    corpus: int  #: number of the corpus
+    corpus: int  #: index of the corpus
     marks: Marks  #: the mark of each pair in the block
     sides: tuple[EncodedSide, EncodedSide]
     examples: list[Example]  #: the first dropped pairs of each reason

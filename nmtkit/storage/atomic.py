@@ -156,7 +156,7 @@ def resolve(path: Path) -> Path:
 
 
 def resolve_file(path: Path) -> Path:
-    """Resolve the symlinks of a file to write, except special files: /dev/stdout may be an unnamed pipe."""
+    """Resolve the symlinks in the path of a file to write. Special files stay: /dev/stdout may be an unnamed pipe."""
     return path if _is_special(path) else resolve(path)
 
 

@@ -36,7 +36,7 @@ def includes(languages: tuple[str, str], others: tuple[str, str]) -> bool:
 
 
 def short_code(language: str) -> str:
-    """Reduce a language to its code without region and script, with two letters if known: de for de-AT and deu_Latn."""
+    """Remove region and script from a language, and use its two-letter code if known: de for de-AT and deu_Latn."""
     code = re.split("[-_]", language)[0].lower()
     return _SHORT_CODES.get(code, code)
 

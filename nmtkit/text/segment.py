@@ -346,7 +346,7 @@ class _Placement:
         return bool(inside)
 
     def put_others(self, nodes: Iterable[_Node]) -> None:
-        """Put restored spans into the deepest pair around them, then everything without target words at a position."""
+        """Insert restored spans into the innermost pair around them, then everything that has no target words."""
         for placed in (self.placed[node] for node in nodes if node in self.placed and not node.close):
             self.deepest(self.root, placed.start, placed.end).children.append(placed)
         for node in nodes:

@@ -253,7 +253,7 @@ class TrainingOptions(OptionGroups):
 
     @classmethod
     def groups(cls) -> dict[str, type[Config]]:
-        """The class of each group of options by its name, except the model's, which depends on the architecture."""
+        """Map each group of options to its class, except the model, whose class depends on the architecture."""
         return {name: kind for name, kind in super().groups().items() if name != "model"}
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

@@ -165,7 +165,7 @@ def duration(minutes: float) -> str:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Peak memory in GiB: of torch's tensors on a GPU, else of this process in main memory."""
+    """Peak memory in GiB: of torch's tensors on a GPU, otherwise of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     unit = 1 if sys.platform == "darwin" else 1024  # bytes in the unit of getrusage
