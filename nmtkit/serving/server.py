@@ -122,7 +122,6 @@ def _run(
     is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
     server = _Server(_settings(service.app(is_loopback)))
     metrics.open_connections.set_function(lambda: len(server.server_state.connections))
-    logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     if not _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         lock = threading.Lock()
 
@@ -131,6 +130,7 @@ def _run(
                 reload()
 
         signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reload_in_turn, daemon=True).start())
+    logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     notify("READY=1")
     server.run(sockets=[listener])
 
