@@ -193,7 +193,15 @@ def test_a_command_that_fails_ends_the_recipe_with_its_exit_code(run: Run, folde
 
 def test_a_full_disk_ends_the_recipe_in_one_line(folder: Path) -> None:
     limited = ["bash", "-c", 'ulimit -f 0; trap "" XFSZ; exec "$@"', "bash", *command("TEXT_DIR=text")]
-    done = subprocess.run(limited, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        limited,
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+    )
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
 
 
