@@ -71,11 +71,20 @@ def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
     return read_model_config(init_from) if resumed is None else resumed
 
 
+def given_options() -> dict[str, Any]:
+    """The options that the user or the preset of --arch has set, by name."""
+    context = click.get_current_context()
+    of_preset = PRESETS[context.params["arch"]].options if given("arch") else {}
+    return of_preset | {name: value for name, value in context.params.items() if given(name) and name != "dataset"}
+
+
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Raise UserError for options without effect: such a mistake would waste a long run."""
     ignore_from_file(values, ["mix"], "mix_temperature")
     ignore_from_file(values, ["mix_temperature"], "mix")
     schedule, cause = values["lr_schedule"], "lr_schedule" if given("lr_schedule") else "arch"  # a preset may set it
+    if values["budget"] and not given("lr_schedule"):
+        schedule = "linear"  # of all plans
     if schedule == "paper":
         ignore_or_refuse(values, ["lr"], "with --lr-schedule paper: use --lr-scale, or a different schedule", cause)
     else:
@@ -95,8 +104,8 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 @command(
     "nmt-train",
-    common="save_dir arch dry_run max_updates max_epochs patience batch_tokens max_tokens dropout lr_schedule lr "
-    "warmup_updates validate_every valid_bleu keep_last init_from seed device precision threads tensorboard config",
+    common="save_dir arch budget dry_run max_updates max_epochs patience batch_tokens max_tokens dropout lr_schedule "
+    "lr warmup_updates validate_every valid_bleu keep_last init_from seed device precision threads tensorboard config",
     on_all_ranks=True,
 )
 @click.argument("dataset", nargs=-1, required=True, type=PathName(), metavar="DATASET...")
@@ -118,6 +127,7 @@ def main(dataset: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """Train a model on DATASET, a folder written by nmt-preprocess, or on several datasets.
 
     \b
+    nmt-train data-bin/en-de --save-dir checkpoints/en-de --budget 2h
     nmt-train data-bin/en-de --save-dir checkpoints/en-de
     nmt-train data-bin/en-de --save-dir checkpoints/big --arch transformer_big --max-updates 300000 --precision bf16
     nmt-train data-bin/news data-bin/web --mix 3,1 --save-dir checkpoints/mixed
@@ -130,4 +140,4 @@ def main(dataset: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     from nmtkit.training.trainer import train  # imports torch, which --help does not need
 
     first, *others = dataset
-    train(first, TrainingOptions(**groups), others)
+    train(first, TrainingOptions(**groups), others, given=given_options())

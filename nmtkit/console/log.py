@@ -264,6 +264,8 @@ class Report:
 
     def show(self, next: str = "") -> None:
         """Show the rows not shown yet; `next` is the command to run next."""
+        if next and not styled():
+            logger.info("next: %s", next)
         if self._rows:
             write_table(terminal.Table(self.title, self._rows, next=next))
         self._rows = []

@@ -14,7 +14,9 @@ from nmtkit.text.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
 from nmtkit.text.user_symbols import check_symbols
 from nmtkit.text.vocabulary import SPECIALS
 
-DEFAULT_VOCAB_SIZE = 32_000
+# Subwords for a corpus of up to this many pairs. Small models learn little about rare subwords.
+_VOCAB_SIZES = {1_000: 1_000, 5_000: 2_000, 15_000: 4_000, 60_000: 6_000, 400_000: 10_000, 3_000_000: 16_000}
+_LARGE_VOCAB_SIZE = 32_000
 BYTE_FALLBACK_SIZE = 1_000  #: smaller vocabularies have no byte pieces by default, since these would fill them
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
 _MAX_SHARD_BYTES = 1 << 60  # so that sums of two sizes fit into int64
@@ -119,8 +121,8 @@ class VocabularyConfig(Config):
         None,
         above=4,
         max=10**7,
-        unset=f"{DEFAULT_VOCAB_SIZE}, or every word with --tokenizer space",
-        help="Size of the vocabulary, including four special tokens.",
+        unset="by the number of pairs, or every word with --tokenizer space",
+        help=f"Size of the vocabulary, including four special tokens. By default 1000 to {_LARGE_VOCAB_SIZE} subwords.",
     )
     joined_vocab: bool = option(
         True, off="separate_vocab", help="Learn a separate vocabulary for each language. Default: one for both."
@@ -175,7 +177,7 @@ class VocabularyConfig(Config):
     def has_byte_pieces(self) -> bool:
         """Whether a learned SentencePiece model spells unknown characters as bytes."""
         if self.byte_fallback is None:
-            return (self.vocab_size or DEFAULT_VOCAB_SIZE) >= BYTE_FALLBACK_SIZE
+            return self.vocab_size is None or self.vocab_size >= BYTE_FALLBACK_SIZE
         return self.byte_fallback
 
     @property
@@ -242,3 +244,8 @@ class CleaningConfig(Config):
     @property
     def removes_duplicates(self) -> bool:
         return self.dedup != "none"
+
+
+def default_vocab_size(pairs: int) -> int:
+    """The size of a vocabulary of subwords for a corpus of this many pairs."""
+    return next((size for most, size in _VOCAB_SIZES.items() if pairs <= most), _LARGE_VOCAB_SIZE)

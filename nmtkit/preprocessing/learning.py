@@ -13,7 +13,7 @@ from nmtkit.console.log import logger, working
 from nmtkit.data.corpus import Dataset, read_tokenizers
 from nmtkit.errors import UserError
 from nmtkit.machine.workers import WorkerPool
-from nmtkit.preprocessing.config import DEFAULT_VOCAB_SIZE, VocabularyConfig
+from nmtkit.preprocessing.config import VocabularyConfig, default_vocab_size
 from nmtkit.preprocessing.reasons import Marks
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, is_usable, read_blocks
 from nmtkit.storage.files import map_numbers
@@ -104,6 +104,9 @@ def learn_tokenizers(
         if config.byte_fallback is None and not config.has_byte_pieces:
             logger.info("small vocabulary: unseen characters become unknown tokens (use --byte-fallback to spell them)")
         text = TrainingText(corpora, scan.usable, marks)
+        if config.vocab_size is None:
+            size = default_vocab_size(text.pairs)
+            logger.info("vocabulary of %d subwords for %s (set by --vocab-size)", size, counted(text.pairs, "pair"))
         train = functools.partial(_train, config=config, text=text, languages=languages)
         with working("training SentencePiece"):
             tokenizers = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
@@ -153,7 +156,7 @@ def _train(sides: tuple[int, ...], config: VocabularyConfig, text: TrainingText,
     try:
         return train_sentencepiece(
             _sample(sides, text, config.spm_sample, config.seed),
-            vocab_size=config.vocab_size or DEFAULT_VOCAB_SIZE,
+            vocab_size=config.vocab_size or default_vocab_size(text.pairs),
             model_type=config.model_type,
             character_coverage=config.character_coverage,
             byte_fallback=config.has_byte_pieces,

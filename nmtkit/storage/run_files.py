@@ -7,6 +7,7 @@ from pathlib import Path
 from nmtkit.errors import UserError
 
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
+AVERAGED = "averaged.pt"  #: the result of --budget, which other commands may replace
 OPTIONS, METRICS = "options.json", "metrics.jsonl"
 UNUSABLE = ".unusable"  # suffix of a checkpoint that cannot be resumed
 

@@ -1,6 +1,7 @@
 """The options of training; the defaults are the paper's (§5)."""
 
 import math
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -144,8 +145,28 @@ class StopConfig(Config):
     max_minutes: float | None = option(
         None, above=0.0, help="Stop after this many minutes of training, including those before the run was resumed."
     )
+    budget: str | None = option(
+        None,
+        metavar="TIME",
+        help="Choose model, batches, schedule and updates so that training ends in this time, such as 30m, 2h or 1d, "
+        "and average the last checkpoints. Options that are given win.",
+    )
     patience: int | None = option(None, min=1, help="Stop after this many consecutive validations without a new best.")
     dry_run: bool = option(False, help="Check everything, time one update, and exit. Writes nothing.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.budget_minutes  # raises UserError if invalid
+
+    @property
+    def budget_minutes(self) -> float:
+        """--budget in minutes; 0 without the option. Raises UserError if it is malformed."""
+        if self.budget is None:
+            return 0.0
+        time = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", self.budget, re.ASCII)
+        if time is None or not float(time[1]):
+            raise UserError(f"--budget {self.budget}: not a time: give minutes, hours or days, such as 30m, 2h or 1d")
+        return float(time[1]) * {"m": 1, "h": 60, "d": 1440}[time[2]]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Sample
 from nmtkit.wording import format_value
 
+_LONG_RUN = 24 * 60  # minutes
+
 OnMetrics = Callable[[dict[str, Any]], object]  #: takes a row of metrics.jsonl
 
 
@@ -48,11 +50,12 @@ class RunLog:
         self.on_metrics = on_metrics
         self.metrics: MetricsWriter | None = None
         self.updates_per_epoch = 0  # until the first update is planned
-        self.description = Report("training")  # shown as a table when the first update is planned
+        self.description: Report | None = None  # shown as a table when the first update is planned
 
     def summarize(self, state: RunState, data: TrainingData, learner: Learner, validates: bool) -> None:
         """Describe the run at its start."""
         options, precision = self.options, str(learner.precision).removeprefix("torch.")
+        self.description = Report("training")
         self.description.add("model", describe_model(learner.model))
         for dataset, split, share in zip(data.datasets, data.splits, data.shares, strict=True):
             label = f"data, {share:.1%} of the target tokens" if data.is_mixed else "data"
@@ -82,7 +85,7 @@ class RunLog:
         """Count an update to measure the pace, and describe the first one."""
         first, self.updates_per_epoch = not self.updates_per_epoch, work.update.updates_per_epoch
         self.pace.tokens += int(work.lengths[1].sum())
-        if not first:
+        if not first or self.description is None:
             return
         micro_batches = len(work.update.micro_batches)
         self.description.add("plan", describe_plan(work))
@@ -99,8 +102,13 @@ class RunLog:
             is_long = time.monotonic() - self.pace.began > LONG_UPDATE and not self.options.compute.compile
             self.updates_to_measure = 1 if is_long else UPDATES_TO_MEASURE
         if state.update - self.first + 1 == self.updates_to_measure:
-            logger.info("time left: %s", duration(self.minutes_left(state)))
+            self._report_time_left(self.minutes_left(state))
         return describe_progress(window, self.minutes_left(state))
+
+    def _report_time_left(self, minutes: float) -> None:
+        logger.info("time left: %s", duration(minutes))
+        if minutes > _LONG_RUN and not self.options.stop.budget:
+            logger.info("to end sooner, let --budget plan the run: --budget 8h ends in 8 hours")
 
     def record_updates(self, state: RunState, window: Window, device: torch.device) -> None:
         """Record the metrics of the updates in `window`."""
@@ -132,7 +140,8 @@ class RunLog:
 
     def finish(self, state: RunState, reason: str | None, next: str) -> None:
         """Log why the run stops and its cost; on a terminal, also show its best result and the `next` command."""
-        self.description.show()  # if no update was planned
+        if self.description:
+            self.description.show()  # if no update was planned
         logger.info("stopped after update %d: %s", state.update, reason)
         end, folder = Report("end of training"), self.options.checkpoints.save_dir
         end.add("time", duration(state.minutes), plain=False)

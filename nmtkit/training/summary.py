@@ -126,7 +126,12 @@ def next_command(folder: Path, checkpoints: Sequence[int]) -> str:
     count = min(_CHECKPOINTS_TO_AVERAGE, sum(update >= checkpoints[-1] / 2 for update in checkpoints))
     if count > 1:
         return f"nmt-average {shlex.quote(str(folder))} --last {count} --output averaged.pt"
-    return f"nmt-generate --checkpoint {shlex.quote(str(folder / LAST))} --input FILE --output FILE"
+    return translate_command(folder / LAST)
+
+
+def translate_command(checkpoint: Path) -> str:
+    """The command that translates a file with a checkpoint."""
+    return f"nmt-generate --checkpoint {shlex.quote(str(checkpoint))} --input FILE --output FILE"
 
 
 class Pace:

@@ -10,11 +10,11 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,6 +35,7 @@ from nmtkit.training.interruption import STOPS, Signals, agreed_stop
 from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.optim import learning_rate
+from nmtkit.training.planning import better_of_average_and_best, with_plan
 from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.record import is_interim
 from nmtkit.training.resuming import resume
@@ -42,10 +43,12 @@ from nmtkit.training.run_log import OnMetrics, RunLog
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
 from nmtkit.training.state import RunState, Window, restore
-from nmtkit.training.summary import describe_dry_run, next_command
+from nmtkit.training.summary import describe_dry_run, next_command, translate_command
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Validator, validate
 from nmtkit.wording import counted, first_line
+
+_SECONDS_TO_MEASURE = 5.0  # for --budget
 
 
 class Votes(NamedTuple):
@@ -72,13 +75,18 @@ class Outcome:
 
 
 def train(
-    folder: Path, options: TrainingOptions, others: Sequence[Path] = (), on_metrics: OnMetrics | None = None
+    folder: Path,
+    options: TrainingOptions,
+    others: Sequence[Path] = (),
+    on_metrics: OnMetrics | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> None:
     """Train a model on a dataset folder, mixed with the dataset folders `others` in the proportions of the options.
 
     Resumes from the newest checkpoint in the save folder, if there is one. Under torchrun, this process trains together
     with others. The main process calls `on_metrics` with each row of metrics.jsonl: `event`, `update`, and the numbers
-    of that event. Raises Interrupted after a signal to stop, or if stderr has lost its reader.
+    of that event. --budget chooses all options that are not in `given`. Raises Interrupted after a signal to stop, or
+    if stderr has lost its reader.
     """
     set_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
@@ -88,6 +96,13 @@ def train(
         with working(f"opening {folder}"):
             folders, verify = [folder, *others], options.reading.verify
             data = ranks.run_on_all(lambda: TrainingData.open(folders, verify, options.batches))
+        if options.stop.budget:
+
+            def measure(trial: TrainingOptions) -> float:
+                with memory_for_model(data.first, trial, ranks.device):
+                    return Trainer(data, with_batches_of_device(data, trial, ranks), ranks).measure(_SECONDS_TO_MEASURE)
+
+            options = with_plan(data, options, given or {}, ranks, measure)
         with memory_for_model(data.first, options, ranks.device):
             options = with_batches_of_device(data, options, ranks)
             with working("creating the model"):
@@ -165,18 +180,22 @@ class Trainer:
         self.ranks.run_on_main(self.save_dir.check)
         self._check_board()
         self._resume()
+        self.measure()
+        logger.info("%s", describe_dry_run(self.window, self.log.minutes_left(self.state)))
+
+    def measure(self, seconds: float = 0.0) -> float:
+        """Return the target tokens per second of training, measured over `seconds` and at least one update."""
         updates = self._begin()
-        with working("dry run: an update to warm up"):
+        with working("an update to warm up"):
             self._update(updates)
-        while True:
-            self.window = Window()
-            self.log.start(self.state, self.data)
-            with working("dry run: an update to measure"):
+        self.outcomes.clear()
+        self.window = Window()
+        self.log.start(self.state, self.data)
+        with working("updates to measure"):
+            while not self.window.target_tokens or self.window.seconds < seconds:
                 self._update(updates)
                 self._count_all()
-            if self.window.target_tokens:
-                break
-        logger.info("%s", describe_dry_run(self.window, self.log.minutes_left(self.state)))
+        return self.window.target_tokens / self.window.seconds
 
     def _check_board(self) -> None:
         if tensorboard := self.options.checkpoints.tensorboard:
@@ -231,11 +250,18 @@ class Trainer:
                 self._update(updates)
                 progress.advance(note=self.log.after_update(self.state, self.window))
                 self._after_update()
-        next = "" if self.stop_signal else next_command(self.save_dir.folder, self.save_dir.regular())
+        next = "" if self.stop_signal else self._next_command()
         self.log.finish(self.state, self._reason_to_stop(), next)
         if self.stop_signal:
             update = f"update {self.state.update} is done and saved; run the same command to resume"
             raise self.ranks.report_once(Interrupted(f"{self._reason_to_stop()}: {update}", self.stop_signal))
+
+    def _next_command(self) -> str:
+        """The command to run after training. With --budget, this writes the average of the last checkpoints."""
+        if not self.options.stop.budget:
+            return next_command(self.save_dir.folder, self.save_dir.regular())
+        result = better_of_average_and_best(self.save_dir, self.learner, self.validator, self.state.best, self.ranks)
+        return translate_command(result)
 
     def _update(self, updates: Iterator[Work]) -> None:
         """Take one optimizer step, with the gradient of all micro-batches divided once by the update's tokens."""

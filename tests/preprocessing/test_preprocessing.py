@@ -4,6 +4,7 @@ import bz2
 import gzip
 import itertools
 import json
+import logging
 import lzma
 import os
 import random
@@ -244,6 +245,19 @@ def test_sentencepiece_is_trained_on_the_sample_only(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tokenizer": "sentencepiece", "vocab_size": 9, "character_coverage": 1.0}
     assert {"z", "q"} < set(make(tmp_path, [prefix], **{**options, "vocab_size": 11}).source.vocab.pieces)
     assert not {"z", "q"} & set(make(tmp_path, [prefix], **options, spm_sample=2).source.vocab.pieces)
+
+
+def test_the_default_size_of_the_vocabulary_depends_on_the_number_of_pairs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    letters = random.Random(1)
+    words = ["".join(letters.choices("abcdefghijkl", k=6)) for _ in range(3000)]
+    for pairs, size in ((1000, 1000), (1001, 2000)):
+        prefix = write_pairs(tmp_path / str(pairs), [(words[i], words[-i]) for i in range(pairs)])
+        with caplog.at_level(logging.INFO, "nmtkit"):
+            dataset = make(tmp_path, [prefix], tokenizer="sentencepiece", joined_vocab=True)
+        assert len(dataset.source.vocab) == size
+        assert f"vocabulary of {size} subwords for {pairs} pairs" in caplog.text
 
 
 # The same for every number of workers
