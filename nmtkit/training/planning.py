@@ -105,7 +105,7 @@ def with_plan(
         if passes >= rule.least:
             break
     tokens = min(passes, rule.most) * data.tokens_per_epoch
-    updates = max(validations, round(tokens / trial.batches.batch_tokens))
+    updates = given.get("max_updates") or max(validations, round(tokens / trial.batches.batch_tokens))
     averaging = 2 * _cost_of_validation(data) / speed  # seconds
     left = minutes - (time.monotonic() - began + averaging) / 60
     schedule = _schedule(updates, validations, left)
@@ -148,7 +148,7 @@ def _validations(data: TrainingData, tokens: float) -> int:
 
 def _schedule(updates: int, validations: int, minutes: float) -> dict[str, Any]:
     """The options of a run with this many updates and validations in this time."""
-    every = updates // validations
+    every = max(1, updates // validations)
     return {
         "max_updates": updates,
         "max_minutes": max(0.01, round(minutes, 2)),

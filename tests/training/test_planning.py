@@ -50,6 +50,7 @@ def test_the_printed_command_trains_the_same_weights_as_the_plan(train: Train, r
     assert {name for name in planned if planned[name] != explicit[name]} == {"budget", "save_dir"}
     assert planned["dropout"] == 0.3
     assert planned["norm"] == "pre"
+    assert planned["validate_every"] == 1  # of 12 updates, not of those that fit into 10 minutes
     assert equal(weights(tmp_path / "planned"), weights(tmp_path / "explicit"))
 
 
