@@ -216,7 +216,7 @@ def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
     """
     if share_embeddings == "all" and not joined:
         raise UserError(
-            "--share-embeddings all needs one vocabulary, but the sides have one each: "
+            "--share-embeddings all needs one vocabulary, but each side has its own: "
             "preprocess with --joined-vocab, or use --share-embeddings decoder"
         )
     return share_embeddings or ("all" if joined else "decoder")

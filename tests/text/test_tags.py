@@ -214,7 +214,7 @@ def test_a_tag_in_the_line_is_neither_aligned_nor_copied(into_several: Translato
 
 
 def test_a_limit_that_leaves_room_for_the_tag_only_is_refused(translator: Translator) -> None:
-    with pytest.raises(UserError, match="too few for tag and text"):
+    with pytest.raises(UserError, match="leaves no room for text within"):
         list(translator.stream([Request(LINE, source_tag=TAG)], SEARCH, StreamConfig(max_source_tokens=1)))
 
 
