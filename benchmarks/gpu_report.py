@@ -52,7 +52,7 @@ def begin(environment: Mapping[str, Any], output: Path) -> Report:
     report = Report.from_json(earlier.read_text(encoding="utf-8"))
     if any(report.environment.get(name) != environment.get(name) for name in IDENTITY):
         differs = "another device, other packages, another commit or other sizes"
-        raise click.ClickException(f"{earlier} was measured with {differs}: use another --output")
+        raise click.ClickException(f"{earlier} was measured with {differs}: use a different --output")
     click.echo(f"completing {earlier}: cases that it has are not measured again")
     return report
 

@@ -1,4 +1,4 @@
-"""The paper's Table 4: English constituency parsing as translation, from trees to labelled F1.
+"""The paper's Table 4: English constituency parsing as translation, from trees to labeled F1.
 
 TREEBANK_DIR contains train.mrg and dev.mrg, plain or .gz; EXTRA names files with trees of a parser, for the
 semi-supervised setting; SIZE=paper is the paper's model; PART=test parses test.mrg instead of dev.mrg.

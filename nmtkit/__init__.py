@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from nmtkit.version import __version__
 
 if sys.platform == "win32":
-    raise ImportError("nmtkit runs on Linux and macOS: on Windows install it in WSL")
+    raise ImportError("nmtkit runs on Linux and macOS: on Windows, install it in WSL")
 
 __all__ = ["Request", "Translator", "__version__"]
 

@@ -90,7 +90,7 @@ class Checkpoint:
     def chosen(self, which: str = "auto") -> Weights:
         """The weights that an option of `WeightsConfig` selects; UserError for missing averages."""
         if which == "ema" and self.ema is None:
-            raise UserError("--weights ema: the checkpoint has no moving average, it was trained without --ema")
+            raise UserError("--weights ema: the checkpoint has no moving average, because it was trained without --ema")
         return self.weights if which == "trained" or self.ema is None else self.ema
 
     def without_training(self, which: str = "auto") -> "Checkpoint":
@@ -213,7 +213,7 @@ def checkpoint_in(folder: Path) -> str:
         return f"nmt-export {folder} --to checkpoint converts its safetensors to a checkpoint"
     newest_first = (path for _, path in reversed(list_checkpoints(folder)))
     found = next((path for path in (folder / BEST, folder / LAST, *newest_first) if path.is_file()), None)
-    return f"use {found}" if found else f"name the file of a checkpoint; {IMPORT}"
+    return f"use {found}" if found else f"give the file of a checkpoint; {IMPORT}"
 
 
 def is_export(path: Path) -> bool:
@@ -228,12 +228,12 @@ def check_replaceable(output: Path) -> None:
     if not output.exists():
         return
     if not output.is_file():  # reading a pipe would wait for its writer
-        raise UserError(f"{output} is not a regular file: use another --output")
+        raise UserError(f"{output} is not a regular file: use a different --output")
     try:
         if output.stat().st_size > 0:
             read_progress(output)
     except UserError as error:
-        raise UserError(f"{output} exists and is not a checkpoint: use another --output, or remove it") from error
+        raise UserError(f"{output} exists and is not a checkpoint: use a different --output, or remove it") from error
 
 
 def to_header(checkpoint: Checkpoint) -> dict[str, Any]:

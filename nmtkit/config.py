@@ -122,7 +122,7 @@ def _typed(field: "dataclasses.Field[Any]", value: Any) -> Any:
         return _single(field, kind, value)
     if not isinstance(value, tuple | list):
         alone = " alone" if isinstance(value, str) else ""
-        raise UserError(f"{flag(field.name)}: a list of texts is expected, not {quoted(value)}{alone}")
+        raise UserError(f"{flag(field.name)}: a list of strings is expected, not {quoted(value)}{alone}")
     return tuple(_single(field, kind, item) for item in value)
 
 
@@ -138,7 +138,7 @@ def _single(field: "dataclasses.Field[Any]", kind: type, value: Any) -> Any:
         if not isinstance(value, bool):
             raise UserError(f"{flag(field.name)}: {quoted(value)} is not true or false")
     elif not isinstance(value, str | Path):
-        raise UserError(f"{flag(field.name)}: {quoted(value)} is not a text")
+        raise UserError(f"{flag(field.name)}: {quoted(value)} is not a string")
     return kind(value)
 
 

@@ -303,7 +303,7 @@ def test_the_error_for_a_folder_suggests_its_best_else_its_last_else_its_newest_
 
     (tmp_path / "averaged.pt").touch()
     (tmp_path / "checkpoint_best.pt").mkdir()  # which is no checkpoint
-    assert said() == "name the file of a checkpoint; nmt-import converts models of other toolkits"
+    assert said() == "give the file of a checkpoint; nmt-import converts models of other toolkits"
     for name in ("checkpoint_9.pt", "checkpoint_10.pt", "checkpoint_last.pt"):
         (tmp_path / name).touch()
         assert said() == f"use {tmp_path / name}"

@@ -29,7 +29,7 @@ class AverageConfig(Config):
         None,
         min=1,
         help="Average the best N checkpoints of a folder: by validation loss, or by BLEU if the run used "
-        "--valid-bleu. Ties: the older one.",
+        "--valid-bleu. Of equal checkpoints, the older one.",
     )
     until: int | None = option(
         None, min=0, metavar="UPDATE", help="Use only checkpoints of the folder up to this update."
@@ -87,7 +87,7 @@ def main(
         average = average_checkpoints(paths, choice.weights)
     save_checkpoint(output, average)
     names = ", ".join(relative_names(paths))
-    logger.info("wrote %s, the mean of %s", output, names)
+    logger.info("wrote %s, the average of %s", output, names)
     write_table(_table(output, len(paths), names, choice.weights))
 
 

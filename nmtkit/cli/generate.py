@@ -93,7 +93,7 @@ def _refuse_search_options(values: dict[str, Any]) -> None:
     refuse_idle(searching, "with --score, which does not search")
     if values["format"] == "text":
         ignore_or_refuse(
-            values, penalty, "with --score and --format text, which are log-probabilities", "score", "format"
+            values, penalty, "with --score and --format text, which prints log-probabilities", "score", "format"
         )
 
 
@@ -153,7 +153,7 @@ def _check_output(options: GenerationOptions, models: int) -> None:
     ending = output.path.suffix.lower().removeprefix(".") if output.path else ""
     if output.path and options.document != ending and (options.document in ZIPPED or ending in ZIPPED):
         kind = f"a document of the format {options.document}" if options.document else "lines of text"
-        raise UserError(f"--output {output.path}: the output is {kind}: choose the ending of --output accordingly")
+        raise UserError(f"--output {output.path}: the output is {kind}: choose a matching file extension for --output")
     if output.path is not None and output.path.suffix in COMPRESSED:
         raise UserError(f"--output {output.path}: the output is not compressed: omit {output.path.suffix}")
     if output.resume and output.path is None:

@@ -28,7 +28,7 @@ def ignore_excluded_options(values: dict[str, Any]) -> None:
 @output_option("FILE", "Checkpoint to write. An existing file is replaced only if it is a checkpoint.")
 @options(ignore_excluded_options, config=ImportConfig, log=LogConfig)
 def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> None:
-    """Import MODEL, a model of another toolkit, as a checkpoint.
+    """Import MODEL, a model from a different toolkit, as a checkpoint.
 
     \b
     nmt-import opus-mt-en-de --output opus.pt

@@ -37,7 +37,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--update-freq": "use `--batch-tokens`, the target tokens of one update over all devices; `--max-tokens` "
             "is the limit for one device",
             "--batch-size --max-sentences": "use `--batch-tokens`, in target tokens",
-            "--source-lang --target-lang --task": "not needed: the dataset knows its languages",
+            "--source-lang --target-lang --task": "not needed: the dataset stores its languages",
             "--upsample-primary --sampling-weights": "use `--mix`",
             "--sampling-method --sampling-temperature": "use `--mix-temperature`",
             "--encoder-embed-dim --decoder-embed-dim": "use `--d-model`",
@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--encoder-learned-pos --decoder-learned-pos": "use `--positions learned`",
             "--max-source-positions --max-target-positions": "use `--max-positions` with `--positions learned`; "
             "sinusoidal positions have no limit",
-            "--criterion --optimizer": "not needed: there is only label-smoothed cross-entropy, and Adam",
+            "--criterion --optimizer": "not needed: nmtkit always uses label-smoothed cross-entropy and Adam",
             "--adam-betas": "use `--adam-beta1` and `--adam-beta2`",
             "--lr-scheduler": "use `--lr-schedule`",
             "--warmup-init-lr": "not needed: the warm-up begins at a rate of 0",
@@ -72,7 +72,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--restore-file": "not needed: the same command resumes from its own `--save-dir`; `--init-from` starts "
             "a new run from given weights",
             "--finetune-from-model": "use `--init-from`",
-            "--reset-lr-scheduler": "use `--init-from` with another `--save-dir`",
+            "--reset-lr-scheduler": "use `--init-from` with a different `--save-dir`",
             "--reset-dataloader --reset-meters": "use `--reset-progress`",
             "--checkpoint-activations": "use `--activation-checkpointing`",
             "--distributed-world-size --distributed-port --distributed-init-method --ddp-backend": "not needed: "
@@ -92,9 +92,9 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--user-dir --load-alignments": "not supported: see the options of nmt-train",
         },
         OTHERS: {
-            "--train-sets --data --prepared-data --source --target": "use DATASET, written by nmt-preprocess",
-            "--valid-sets --validation-source --validation-target": "not needed: DATASET holds the validation text",
-            "--vocabs --src-vocab --tgt-vocab --source-vocab --target-vocab": "not needed: DATASET holds them",
+            "--train-sets --data --prepared-data --source --target": "use the argument DATASET, from nmt-preprocess",
+            "--valid-sets --validation-source --validation-target": "not needed: DATASET contains the validation text",
+            "--vocabs --src-vocab --tgt-vocab --source-vocab --target-vocab": "not needed: DATASET includes them",
             "--model --save-model --output": "use `--save-dir`",
             "--type --encoder-type --decoder-type": "use `--arch`",
             "--dim-emb --hidden-size --word-vec-size --transformer-model-size": "use `--d-model`",
@@ -122,7 +122,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--after --after-batches --train-steps --max-num-updates": "use `--max-updates`",
             "--after-epochs --max-num-epochs": "use `--max-epochs`",
             "--valid-freq --valid-steps --checkpoint-interval": "use `--validate-every`",
-            "--valid-metrics --optimized-metric": "use `--valid-bleu`, or nothing for the loss",
+            "--valid-metrics --optimized-metric": "use `--valid-bleu`; without it, the loss is used",
             "--save-freq --save-checkpoint-steps": "use `--save-every`",
             "--keep-checkpoint --keep-last-params": "use `--keep-last`",
             "--disp-freq --report-every": "use `--log-every`",
@@ -136,18 +136,18 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
     },
     "nmt-average": {
         FAIRSEQ: {
-            "--inputs": "use CHECKPOINTS, files or one folder, without an option",
+            "--inputs": "use the argument CHECKPOINTS: files, or one folder",
             "--num-update-checkpoints --num-epoch-checkpoints": "use `--last`",
             "--checkpoint-upper-bound": "use `--until`",
         },
         OTHERS: {
-            "--models --model": "use CHECKPOINTS, files or one folder, without an option",
+            "--models --model": "use the argument CHECKPOINTS: files, or one folder",
             "--strategy --metric": "use `--best` or `--last`",
         },
     },
     "nmt-export": {
         OTHERS: {
-            "--model-path --model --data": "use CHECKPOINT, without an option",
+            "--model-path --model --data": "use the argument CHECKPOINT",
             "--output-dir": "use `--output`",
         },
     },
@@ -155,12 +155,12 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
         FAIRSEQ: {
             "--path": "use `--checkpoint`, once for each model of an ensemble",
             "--gen-subset": "use `--split`",
-            "--source-lang --task": "not needed: the checkpoint knows its languages",
+            "--source-lang --task": "not needed: the checkpoint stores its languages",
             "--results-path": "use `--output`",
             "--lenpen": "use `--length-penalty` with `--length-penalty-form power`; the default is the paper's, "
             "((5 + length) / 6)^0.6",
             "--skip-invalid-size-inputs-valid-test": "not needed: `--overlong` chooses what happens to long lines",
-            "--model-overrides": "not needed: the checkpoint knows its model",
+            "--model-overrides": "not needed: the checkpoint stores the model options",
             "--unnormalized": "use `--length-penalty 0`",
             "--batch-size --max-sentences": "use `--max-tokens`, in source tokens",
             "--buffer-size": "use `--buffer`",
@@ -169,11 +169,11 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--diverse-beam-groups": "use `--diverse-groups`",
             "--diverse-beam-strength": "use `--diversity`",
             "--no-repeat-ngram-size": "use `--no-repeat-ngram`",
-            "--prefix-size": "use `--prefix FILE`, a line for each input line",
+            "--prefix-size": "use `--prefix FILE`, with one line for each input line",
             "--score-reference": "use `--score FILE`",
             "--print-alignment": "use `--alignment` with `--format pharaoh`, `tsv` or `jsonl`; it aligns words, "
             "fairseq aligns pieces",
-            "--print-step": "not supported: `--format jsonl` has the details of each output",
+            "--print-step": "not supported: `--format jsonl` shows the details of each output",
             "--remove-bpe --post-process --bpe --tokenizer --moses-target-lang": "not needed: output is plain text",
             "--scoring": "use `--sacrebleu` or `--tokenized-bleu`",
             "--num-shards --shard-id": "use `--shard 1/8`, which counts from 1",
@@ -185,7 +185,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
         },
         OTHERS: {
             "--models --model": "use `--checkpoint`, once for each model of an ensemble",
-            "--vocabs --src-vocab --tgt-vocab": "not needed: the checkpoint holds the vocabulary",
+            "--vocabs --src-vocab --tgt-vocab": "not needed: the checkpoint contains the vocabulary",
             "--src": "use `--input`",
             "--tgt --force-decode": "use `--prefix FILE` for prefixes of outputs, `--score FILE` for complete outputs",
             "--beam-size": "use `--beam`",
@@ -201,7 +201,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--min-length": "use `--min-len`",
             "--mini-batch --mini-batch-words --batch-size": "use `--max-tokens`, in source tokens",
             "--maxi-batch --maxi-batch-sort --chunk-size": "use `--buffer`, in lines",
-            "--workspace": "not needed: memory follows from `--max-tokens` and `--buffer`",
+            "--workspace": "not needed: `--max-tokens` and `--buffer` determine the memory",
             "--output-sampling --sample": "use `--sampling`",
             "--random-sampling-topk": "use `--top-k` with `--sampling`",
             "--random-sampling-topp": "use `--top-p` with `--sampling`",
@@ -216,14 +216,14 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--cpu-threads": "use `--threads`",
             "--gemm-type --int8 --int8shift": "use `--precision int8`",
             "--fp16": "use `--precision fp16`",
-            "--devices --gpu --device-ids": "use `--device`, and `--workers` for several",
+            "--devices --gpu --device-ids": "use `--device`, and `--workers` for several devices",
             "--use-cpu": "use `--device cpu`",
         },
     },
     "nmt-serve": {
         OTHERS: {
             "--models --model": "use `--checkpoint`, once for each model of an ensemble",
-            "--vocabs": "not needed: the checkpoint has the vocabulary",
+            "--vocabs": "not needed: the checkpoint contains the vocabulary",
             "--ip": "use `--host`",
             "--beam-size": "use `--beam`",
             "--n-best": "not needed: each request asks for its n-best list",
@@ -232,17 +232,17 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--mini-batch --mini-batch-words --batch-size": "use `--max-tokens`, in source tokens",
             "--cpu-threads": "use `--threads`",
             "--gemm-type --int8 --int8shift": "use `--precision int8`",
-            "--devices --gpu": "use `--device`, and `--workers` for several",
+            "--devices --gpu": "use `--device`, and `--workers` for several devices",
         },
     },
     "nmt-score": {
         FAIRSEQ: {
-            "--sys": "use TRANSLATION, a file without an option",
+            "--sys": "use the argument TRANSLATION",
             "--ref": "use `--reference`",
             "--sacrebleu --sentence-bleu --order --ignore-case": "not needed: nmt-score prints all variants",
         },
         "sacrebleu": {
-            "--input": "use TRANSLATION, a file without an option; several for several systems",
+            "--input": "use the argument TRANSLATION, once for each system",
             "--language-pair": "use `--target-lang` with the second language of the pair",
             "--test-set": "use `--reference`",
             "--num-refs": "use `--reference`, once for each reference",
@@ -274,10 +274,10 @@ _MOVED: dict[str, dict[str, str]] = {
     },
     "nmt-preprocess": {
         "--no-dedup": "was removed: use --dedup none",
-        "--min-words --max-words --min-chars --max-chars": "was removed: use --max-length, or filter the text before",
+        "--min-words --max-words --min-chars --max-chars": "was removed: use --max-length, or filter the text first",
         "--max-char-ratio": "was removed: use --max-ratio",
-        "--max-word-length --max-repeats --max-url-share --min-alphanumeric": "was removed: filter the text before",
-        "--min-script": "was removed: a side needs half of its letters in --source-script or --target-script",
+        "--max-word-length --max-repeats --max-url-share --min-alphanumeric": "was removed: filter the text first",
+        "--min-script": "was removed: half of a side's letters must be in --source-script or --target-script",
     },
     "nmt-train": {
         "--output-bias --d-bottleneck --separate-output": _IN_FILES,
@@ -287,7 +287,7 @@ _MOVED: dict[str, dict[str, str]] = {
         "--shard-optimizer": "was removed: use a GPU with more memory, or a smaller model",
     },
     "nmt-score": {
-        "--confidence-n --paired-bs-n --paired-ar-n": "was removed: the number is sacreBLEU's own default",
+        "--confidence-n --paired-bs-n --paired-ar-n": "was removed: sacreBLEU's default number is used",
         "--paired-ar": "was removed: use --paired-bs",
     },
     "nmt-serve": {

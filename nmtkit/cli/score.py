@@ -31,8 +31,8 @@ def main(translation: tuple[Path, ...], score: ScoreConfig, significance: Signif
     nmt-generate --checkpoint averaged.pt < test.en | nmt-score --reference test.de --target-lang de
     nmt-score baseline.de output.de --reference test.de --target-lang de --paired-bs
 
-    Each score has its signature and a note on which published scores it is comparable with. Files are raw text, not
-    tokenized and not lower-cased, plain or .gz, .xz, .bz2. SACREBLEU_SEED sets the seed of resampling (default: 12345).
+    Each score has its signature and a note on which published scores it is comparable with. Files are raw text, neither
+    tokenized nor lowercased, plain or .gz, .xz, .bz2. SACREBLEU_SEED sets the seed of resampling (default: 12345).
     """
     configure(log)
 

@@ -302,7 +302,7 @@ def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tens
     position = torch.arange(1.0, _COMPUTED_POSITIONS + 1).unsqueeze(1)
     rate = torch.exp(torch.arange(d_model // 2) * (-math.log(10000.0) / (d_model / 2 - 1)))
     table = torch.cat([torch.sin(position * rate), torch.cos(position * rate)], dim=1)
-    logger.warning("the model uses CTranslate2's sinusoids: as learned positions, they end at %d", len(table))
+    logger.warning("the model uses CTranslate2's sinusoids: they become learned positions, which end at %d", len(table))
     return table, table.clone()
 
 

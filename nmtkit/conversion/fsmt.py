@@ -81,7 +81,7 @@ def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any], option
 
 
 def _is_lowercase(tokenizer: Mapping[str, Any]) -> bool:
-    """Whether text is lower-cased first. Raises UserError if the setting is not a boolean."""
+    """Whether text is first lowercased. Raises UserError if the setting is not a boolean."""
     lowercase = tokenizer.get("do_lower_case")
     if lowercase not in (True, False, None):
         raise UserError(f"{TOKENIZER_CONFIG}: do_lower_case is {quoted(lowercase)}, only true and false are supported")

@@ -90,7 +90,7 @@ def find_importer(path: Path) -> Importer:
         if _is_opus_archive(path):
             raise UserError(
                 f"{path} is an archive of OPUS-MT in Marian's own format, which nmtkit does not read: most of these "
-                "models are at Hugging Face too: hf download Helsinki-NLP/opus-mt-SOURCE-TARGET --local-dir FOLDER"
+                "models are also on Hugging Face: hf download Helsinki-NLP/opus-mt-SOURCE-TARGET --local-dir FOLDER"
             )
         found = next((importer for importer in IMPORTERS if importer.recognizes(path)), None)
         if found is None:

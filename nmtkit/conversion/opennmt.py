@@ -108,7 +108,7 @@ def _read(path: Path) -> Any:
     except UserError as error:
         if "torchtext" not in str(error):
             raise
-        raise UserError("it is of OpenNMT-py 2: convert it with its tools/convertv2_v3.py") from error
+        raise UserError("it is from OpenNMT-py 2: convert it with its tools/convertv2_v3.py") from error
 
 
 def from_eole(folder: Path, options: ImportConfig) -> Checkpoint:
@@ -213,7 +213,7 @@ def _sides(model: _Model, options: ImportConfig) -> tuple[Side, Side]:
         tokenizers = [first, first if vocabularies[0] is vocabularies[1] else SpaceTokenizer(vocabularies[1])]
         used = f" ({', '.join(model.transforms)})" if model.transforms else ""
         logger.warning(
-            "the model translates segmented text, as its training text was%s; with --spm-model FILE, raw text", used
+            "the model translates text segmented like its training text%s; with --spm-model FILE, raw text", used
         )
     names = ("<blank>", "<unk>", model.start, "</s>")
     source, target = (

@@ -77,7 +77,7 @@ def load_pickled(path: Path) -> Any:
         if found := _FOREIGN_CLASS.search(str(error)):
             reason = f"it contains an object of {found[1]}, which nmtkit does not load: save only weights and options"
             raise UserError(reason) from error
-        raise UserError("damaged, or not a file of torch.save") from error
+        raise UserError("damaged, or not a file from torch.save") from error
 
 
 def begins_like_pickled(path: Path) -> bool:

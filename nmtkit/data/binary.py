@@ -90,7 +90,7 @@ class TokenFileWriter:
         Raises ValueError if the lengths do not match the tokens, or a sentence is invalid, see `find_invalid_sentence`.
         """
         if (lengths < 1).any() or lengths.sum() != len(tokens):
-            raise ValueError(f"the lengths do not fit {len(tokens)} tokens")
+            raise ValueError(f"the lengths do not match {len(tokens)} tokens")
         if found := find_invalid_sentence(tokens, lengths, self._vocabulary_size):
             raise ValueError(f"sentence {self.sentences + found[0]} {found[1]}")
         ends = np.cumsum(lengths, dtype=OFFSET) + OFFSET.type(self.tokens)

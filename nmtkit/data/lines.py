@@ -39,7 +39,7 @@ class LineNumbers:
             self._dropped = map_numbers(dropped, LINE_DTYPE)
         lines = sum(lines for _, lines in corpora)
         if pairs + len(self._dropped) != lines:
-            raise UserError(f"{dropped}: does not fit {pairs} sentence pairs of {lines} lines; {REMEDY}")
+            raise UserError(f"{dropped}: does not match {pairs} sentence pairs of {lines} lines; {REMEDY}")
 
     def locate(self, pair: int) -> tuple[str, int]:
         """Find the text and line number (counted from 1) of a sentence pair (counted from 0)."""

@@ -55,8 +55,8 @@ class SearchConfig(Config):
         1,
         min=1,
         max=10**6,
-        help="Hypotheses per line, best first and with different texts. At most --beam. With --sampling: samples, "
-        "which may repeat.",
+        help="Hypotheses per line, best first and with different texts. At most --beam. With --sampling: number of "
+        "samples, which may repeat.",
     )
     no_repeat_ngram: int | None = option(None, min=1, help="Never repeat a sequence of N tokens in an output.")
     repetition_guard: bool | None = option(
@@ -113,8 +113,8 @@ class SearchConfig(Config):
     )
     copy_unknown: bool = option(
         False,
-        help="Replace each unknown token by the source token with the highest attention. For models of nmt-preprocess "
-        "--tokenizer space.",
+        help="Replace each unknown token by the source token with the highest attention. For models of segmented text "
+        "(nmt-preprocess --tokenizer space).",
     )
 
     def length_limit(self, source_tokens: int, required: int = 0, positions: int | None = None) -> int:
@@ -146,26 +146,26 @@ class RequestConfig(Config):
     prefix: Path | None = option(
         None,
         metavar="FILE",
-        help="Beginnings of the translations, in whole words, one per input line. An empty line: none.",
+        help="File with the beginning of each translation, in whole words, one per line. An empty line gives none.",
     )
     constraints: Path | None = option(
         None,
         metavar="FILE",
-        help="Terms that the translations must contain, separated by tabs, one line per input line. The beam grows "
-        "with the number of terms.",
+        help="File with the terms that each translation must contain, separated by tabs, one line per input line. The "
+        "beam grows with the number of terms.",
     )
     glossary: Path | None = option(
         None,
         metavar="FILE",
-        help="Lines of source term, tab, target term. The translation of a line with the source term must contain the "
-        "target term.",
+        help="File with lines of source term, tab, target term. If a line contains a source term, its translation must "
+        "contain the target term.",
     )
-    ignore_case: bool = option(False, help="With --glossary: source terms also match in a different case.")
+    ignore_case: bool = option(False, help="With --glossary: ignore the case of source terms.")
     score: Path | None = option(
         None,
         metavar="FILE",
-        help="Do not search. Print log P(Y|X) of these translations, one per input line; with --format tsv or jsonl "
-        "also the score of the search.",
+        help="Do not search. Print log P(Y|X) of the translations in this file, one per input line. With --format tsv "
+        "or jsonl, also print the score of the search.",
     )
     source_tag: str = option(
         "",
@@ -191,15 +191,15 @@ class MarkupConfig(Config):
     document: str | None = option(
         None,
         choices=DOCUMENTS,
-        unset="by the ending of --input: docx, html, odt, po, srt, tmx, vtt, xliff",
-        help="Translate a document of this format instead of lines. Everything but its text is kept.",
+        unset="by the file extension of --input: docx, html, odt, po, srt, tmx, vtt, xliff",
+        help="Translate a document of this format instead of lines. Everything except its text is kept.",
     )
     columns: str = option("", metavar="NAMES", help="Columns of a csv or tsv document, such as 2,title. Default: all.")
     keys: str = option("", metavar="NAMES", help="Keys of a json document, such as title,*.text. Default: all.")
     markup: str | None = option(
         None,
         choices=("html", "xml"),
-        help="The lines have tags, which move with their words. Each line is translated by itself.",
+        help="Treat each line as a fragment of HTML or XML, whose tags move with their words.",
     )
     ignore_tags: str = option(
         "", metavar="TAGS", help="Elements of HTML or XML whose content is not translated, such as code,kbd."
@@ -255,7 +255,7 @@ class StreamConfig(Config):
         min=1,
         aliases=("batch_tokens",),
         unset=_BY_DEVICE,
-        help="Batch size in source tokens, including padding. A longer line is a batch of its own.",
+        help="Batch size in source tokens, including padding. A longer line forms its own batch.",
     )
     buffer: int | None = option(
         None,
@@ -266,7 +266,7 @@ class StreamConfig(Config):
         help="Lines to read ahead and sort by length. Limits memory.",
     )
     max_source_tokens: int = option(
-        1024, min=1, help="Truncate longer lines, or split them: see --overlong. A warning counts them."
+        1024, min=1, help="Truncate or split longer lines, see --overlong. A warning counts them."
     )
     overlong: str = option(
         "cut",
@@ -302,14 +302,14 @@ class EngineConfig(DeviceConfig):
     precision: str = option(
         "auto",
         choices=("auto", "fp32", "bf16", "fp16", "int8"),
-        help="Number format. auto: bf16 on a GPU that supports it, fp32 on a CPU. int8 is for CPUs: faster, changes "
-        "some translations, same BLEU on average. fp16 is for GPUs.",
+        help="Number format. auto: bf16 on a GPU that supports it, fp32 on a CPU. int8 is for CPUs: it is faster "
+        "and changes some translations, but not BLEU on average. fp16 is for GPUs.",
     )
     shortlist: Path | None = option(
         None,
         metavar="FILE",
-        help="Search only among likely tokens, listed by nmt-export --to shortlist. Faster on a CPU. Changes some "
-        "translations.",
+        help="Search only among the likely tokens in this file from nmt-export --to shortlist. Faster on a CPU, but "
+        "changes some translations.",
     )
     workers: int = option(
         1,
@@ -329,11 +329,11 @@ class InputConfig(Config):
     shard: str | None = option(
         None,
         metavar="I/N",
-        help="Translate only part I of N of the input. The concatenated outputs of all parts are the output of the "
-        "whole input.",
+        help="Translate only part I of N of the input. The concatenated outputs of all parts equal the output of "
+        "the whole input.",
     )
     interactive: bool = option(
-        False, help="Translate each line immediately, as a batch of its own. Default if stdin is a terminal."
+        False, help="Translate each line immediately, as its own batch. Default if stdin is a terminal."
     )
 
     @property
@@ -349,7 +349,7 @@ class OutputConfig(Config):
     output: Path | None = option(
         None,
         metavar="FILE",
-        help="Write to this file instead of stdout. Until it is complete, it is FILE.partial.",
+        help="Write to this file instead of stdout. Until it is complete, its name is FILE.partial.",
     )
     resume: bool = option(
         False,
@@ -385,7 +385,7 @@ class EvaluationConfig(Config):
         None,
         metavar="FILE",
         help="Reference, one line per input line. Default with DATASET: its target side, which SentencePiece has "
-        "normalized. Use the raw file for scores to publish.",
+        "normalized. For scores to publish, use the raw file.",
     )
     target_lang: str | None = option(
         None,

@@ -40,7 +40,7 @@ def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Se
         logger.warning("the input has no lines: there is nothing to score")
         return
     if language == SEVERAL and config.sacrebleu:
-        logger.warning("BLEU is for text with spaces between words: for other text give its language by --target-lang")
+        logger.warning("BLEU is for text with spaces between words: for other text, give its language by --target-lang")
     scores = wanted_scores(config, texts, references, language)
     rows = [(score.signature.partition("|")[0], f"{score.value:.2f}") for score in scores]
     write_result(Table("scores", rows, ("metric", "score")), [score.text for score in scores])

@@ -91,7 +91,7 @@ def _input(options: GenerationOptions, dataset: Dataset | None, translator: Tran
         return TextInput(options.input.path)
     tag = dataset.source_tag
     if tag and options.requests.source_tag:
-        raise UserError(f"{dataset.folder} has the tag {tag} already: omit --source-tag")
+        raise UserError(f"{dataset.folder} already has the tag {tag}: omit --source-tag")
     return SplitInput(dataset.split(options.input.split), partial(translator.request, source_tag=tag))
 
 
@@ -230,7 +230,7 @@ def _open_output(
             yield file, done, last
         except BaseException:
             if os.fstat(file.fileno()).st_size not in (0, begin):
-                logger.warning("%s has the translations so far: --resume continues it", file.name)
+                logger.warning("%s contains the translations so far: --resume continues it", file.name)
             raise
 
 

@@ -124,7 +124,7 @@ def open_dataset(folder: Path, checkpoint: Checkpoint, path: Path, verify: bool 
     dataset = Dataset.open(folder, verify)
     if not includes(checkpoint.languages, dataset.languages):
         its, own = ("-".join(one.languages) for one in (dataset, checkpoint))
-        raise UserError(f"{folder} is {its}, {path} translates {own}: use a dataset of that direction")
+        raise UserError(f"{folder} is {its}, but {path} translates {own}: use a dataset of that direction")
     if dataset.source.vocab != checkpoint.source.vocab or dataset.target.vocab != checkpoint.target.vocab:
         raise UserError(
             f"{folder} and {path} have different vocabularies: use the dataset that the model was trained on, or raw "

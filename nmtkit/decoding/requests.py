@@ -40,7 +40,7 @@ class Request:
     def __post_init__(self) -> None:
         """Raise UserError for a text as `terms`, whose letters would be taken for terms."""
         if isinstance(self.terms, str):
-            raise UserError(f"terms: a list of texts is expected, not {quoted(self.terms)} alone")
+            raise UserError(f"terms: a list of strings is expected, not {quoted(self.terms)} alone")
 
 
 class RequestFiles:
@@ -144,7 +144,7 @@ class Glossary:
                     f"--glossary {path}, line {number}: a source term, a tab and a target term are expected"
                 )
             if entries.setdefault(terms[0], terms[1]) != terms[1]:
-                raise UserError(f"--glossary {path}, line {number}: {terms[0]!r} has another translation above")
+                raise UserError(f"--glossary {path}, line {number}: {terms[0]!r} has a different translation above")
         return cls(entries, ignore_case)
 
     def terms(self, text: str) -> list[str]:

@@ -76,7 +76,7 @@ class StreamStats:
         """
         if self.not_utf8:
             lines = counted(self.not_utf8, "line")
-            logger.warning("%s had bytes that are not UTF-8; they were replaced by U+FFFD", lines)
+            logger.warning("%s had bytes that are not UTF-8; they were replaced with U+FFFD", lines)
         if self.empty > _NEARLY_ALL * self.with_text:
             advice = "is it a model for these languages, and is the text prepared as its training text was?"
             logger.warning("%d of %s are empty: %s", self.empty, counted(self.with_text, "translated line"), advice)

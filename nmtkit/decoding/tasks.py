@@ -51,7 +51,7 @@ class SourceLimit:
         """The limit for the text after a tag. Raises UserError if the tag leaves no token for it."""
         if self.tokens <= len(tag):
             raise UserError(
-                f"--source-tag: {counted(self.tokens, 'token')} ({self.reason}) are too few for tag and text"
+                f"--source-tag: the tag leaves no room for text within {counted(self.tokens, 'token')} ({self.reason})"
             )
         return replace(self, tokens=self.tokens - len(tag)) if tag else self
 
@@ -127,7 +127,7 @@ class SentenceEncoder:
         if not all(map(str.strip, words)):
             raise UserError("--ban: the word is empty")
         message, vocab = (
-            "--ban: the model has no pieces for %r: write it as the training text has it",
+            "--ban: the model has no pieces for %r: write it as in the training text",
             self._target.vocab,
         )
         banned: list[tuple[int, ...]] = []
@@ -264,8 +264,8 @@ _REPETITIVE = "{lines} with an output that repeats itself, unlike the source: tr
 _PREFIX_CUT = "{lines} with a prefix truncated to {positions} (the model has no more positions)"
 _PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
 _TERMS_TOO_LONG = "{lines} translated without the required terms: the model has positions for only {positions}"
-_TERMS_FORBIDDEN = "{lines} translated without the required terms: other options forbid them"
-_UNALIGNED = "{lines} with tags around all of the text: the model has no attention to align words"
+_TERMS_FORBIDDEN = "{lines} translated without the required terms: other options ban them"
+_UNALIGNED = "{lines} with tags around the whole text: the model has no attention to align words"
 _SEVERAL = "{lines} with several sentences, some of which may be missing from the translation: use --split-sentences"
 _MANY = 0.02  # of all lines
 

@@ -38,7 +38,7 @@ def _read_part(data: bytes) -> Document:
     source = xml_source(data)
     namespace = _NAMESPACE.search(source.text)
     if not namespace:
-        raise UserError("the document has no usual prefix for the elements of Word: save it with Word or LibreOffice")
+        raise UserError("the document does not use Word's usual namespace prefix: save it with Word or LibreOffice")
     tokens = scan(source.text, is_html=False)
     return SlicedDocument(source, [*_Reader(tokens, namespace[1] + ":").slots()])
 

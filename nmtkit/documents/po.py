@@ -54,7 +54,7 @@ def _fields(text: str) -> Iterator[_Field]:
             start = at + len(line) - len(begin) + keyword.end()
             field = _Field(keyword[1], keyword[2], start, start)
         elif (not string or not field) and begin.strip() and not begin.startswith("#"):
-            raise UserError(f"line {number} of the document is not that of a PO file: {begin.strip()[:40]!r}")
+            raise UserError(f"line {number} of the document is not valid in a PO file: {begin.strip()[:40]!r}")
         if string and field:
             field.end = at + len(line) - len(begin) + string.end(1) + 1
             field.text += _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), string[1])

@@ -19,7 +19,7 @@ class ZippedDocument:
     def __init__(self, content: bytes, read: Callable[[str, bytes], Document | None]) -> None:
         if content.startswith(_OLE):
             raise UserError(
-                "the document is encrypted or of an old version: save it without a password, in the new format"
+                "the document is encrypted or in an old format: save it without a password, in the new format"
             )
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:

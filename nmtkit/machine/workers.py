@@ -189,7 +189,7 @@ def import_nothing_from_current_folder() -> None:
         modules, packages = Path.cwd().glob("*.py*"), Path.cwd().glob("*/__init__.py")
         found = {path.stem for path in modules} | {path.parent.name for path in packages}
         for name in found & sys.stdlib_module_names & sys.modules.keys():
-            raise UserError(f"the module {name} in this folder would replace Python's: use a different folder")
+            raise UserError(f"the module {name} in this folder would shadow Python's: use a different folder")
     os.environ[_SAFE_PATH] = "1"
 
 

@@ -1,9 +1,9 @@
 """The table of all architectures.
 
 A new architecture is a subclass of `ModelConfig` with its `forward_flops` and presets (presets.py), a
-`TranslationModel` in a file of its own, and a row here. To be searched, it needs an `InferenceModel` and a row in
-nmtkit.inference.backends. `tests/helpers/toy_model.py` is a small example. The rows import their models when these are
-made, because reading a checkpoint needs no torch.
+`TranslationModel` in a separate file, and a row here. To translate, it needs an `InferenceModel` and a row in
+nmtkit.inference.backends. `tests/helpers/toy_model.py` is a small example. A row imports its model only when a model is
+created, because reading a checkpoint needs no torch.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ def make_model(config: ModelConfig, source_size: int, target_size: int) -> "Tran
 
 
 def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
-    """Create the options from the values of `ModelConfig.to_dict`; without an architecture name, a Transformer's.
+    """Create options from the values of `ModelConfig.to_dict`; without an architecture name, those of a Transformer.
 
     Raises UserError for an unknown architecture or option.
     """

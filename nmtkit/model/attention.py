@@ -23,10 +23,10 @@ def attend(
     record: list[Tensor] | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """Compute softmax(Q·Kᵀ / √d_k)·V for q (B, H, T, K), k (B, H, S, K), v (B, H, S, V): (B, H, T, V) (§3.2.1).
+    """Compute softmax(Q·Kᵀ / √d_k)·V (B, H, T, V) from q (B, H, T, K), k (B, H, S, K) and v (B, H, S, V) (§3.2.1).
 
-    `causal` replaces `mask` by a causal mask: fused kernels are faster with the flag. Appends the weights (B, H, T, S)
-    before dropout to `record`, if given; fused kernels cannot return them and are then not used.
+    `causal` replaces `mask` with a causal mask: fused kernels are faster with the flag. If `record` is given, the
+    weights (B, H, T, S) before dropout are appended to it, and no fused kernel is used, as it cannot return them.
     """
     if record is None and _fused_pays(q, k):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_rate, is_causal=causal)
@@ -42,10 +42,10 @@ def attend(
 
 
 def _fused_pays(q: Tensor, k: Tensor) -> bool:
-    """Whether torch's fused kernel is faster for q (B, H, T, K) and k (B, H, S, K), by benchmarks/operators.py.
+    """Whether torch's fused kernel is faster for q (B, H, T, K) and k (B, H, S, K); see benchmarks/operators.py.
 
     On CPUs it is slow for few queries, as in a decoding step, and its bf16 backward pass is slow for short sequences.
-    With torch.compile, lengths do not matter: each answer would need its own graph.
+    With torch.compile, the lengths are ignored: otherwise each result would need its own graph.
     """
     if q.is_cuda or torch.compiler.is_compiling():
         return True
@@ -53,7 +53,7 @@ def _fused_pays(q: Tensor, k: Tensor) -> bool:
 
 
 def causal_mask(length: int, device: torch.device, window: int | None = None) -> Tensor:
-    """The mask (T, T) that lets each position attend to itself and to all earlier ones, or to `window` of them."""
+    """The mask (T, T) that lets each position attend to itself and to all earlier positions, or to `window` of them."""
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     return mask if window is None else mask.triu(-window)
 
@@ -64,7 +64,7 @@ def window_mask(length: int, device: torch.device, window: int) -> Tensor:
 
 
 class StackedLinear(nn.Linear):
-    """Several projections of the same input, computed as one. `widths` are the output widths, in order."""
+    """Several projections of the same input, computed in one product. `widths` are the output widths, in order."""
 
     def __init__(self, inputs: int, widths: tuple[int, ...]) -> None:
         super().__init__(inputs, sum(widths))
@@ -85,9 +85,9 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(value_width, config.d_model)
 
     def forward(self, x: Tensor, mask: Tensor | Packing | None, record: list[Tensor] | None = None) -> Tensor:
-        """Attend from x (B, T, D) to itself: (B, T, D). `mask` (B, 1, 1, T) hides padding; None without padding.
+        """Apply self-attention to x (B, T, D). `mask` (B, 1, 1, T) hides padding; None without padding.
 
-        With a packing instead of the mask, x is (T, D), and so is the result.
+        Returns (B, T, D). With a packing instead of the mask, x and the result are (T, D).
         """
         qkv = self.qkv(x)
         heads = self._attend_packed(qkv, mask) if isinstance(mask, Packing) else self._attend(qkv, mask, record)
@@ -95,7 +95,7 @@ class SelfAttention(nn.Module):
         return attended
 
     def _attend_packed(self, qkv: Tensor, packing: Packing) -> Tensor:
-        """Compute all heads for packed sentences: (T, H·V), from their projections (T, 2·H·K + H·V)."""
+        """Compute all heads (T, H·V) of packed sentences from their projections (T, 2·H·K + H·V)."""
         attention = packing.attention
         if isinstance(attention, ShortSentences):
             return attend_short_packed((qkv,), self.sizes, attention.starts, attention.starts, self.causal)
@@ -107,7 +107,7 @@ class SelfAttention(nn.Module):
         return attend_packed(attention, q, k, v, packing, packing, (left, 0 if self.causal else left))
 
     def _attend(self, qkv: Tensor, mask: Tensor | None, record: list[Tensor] | None) -> Tensor:
-        """Compute all heads side by side: (B, T, H·V), from their projections (B, T, 2·H·K + H·V)."""
+        """Compute all heads side by side (B, T, H·V) from their projections (B, T, 2·H·K + H·V)."""
         rate = self.dropout_rate if self.training else 0.0
         plain = record is None and rate == 0.0 and self.window is None
         if plain and not (self.causal and mask is not None) and serves((qkv,), mask):
@@ -134,7 +134,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention of the decoder to the encoder's output (§3.2.3). The rows of `kv` are W_K, then W_V."""
+    """Multi-head attention from the decoder to the encoder's output (§3.2.3). The rows of `kv` are W_K, then W_V."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -159,9 +159,9 @@ class CrossAttention(nn.Module):
         record: list[Tensor] | None = None,
         target: Packing | None = None,
     ) -> Tensor:
-        """Attend from x (B, T, D) to the encoder's output (B, S, D) with mask (B, 1, 1, S): (B, T, D).
+        """Attend from x (B, T, D) to the encoder's output (B, S, D) with mask (B, 1, 1, S), and return (B, T, D).
 
-        With packings of the source, instead of the mask, and of the target: x (T, D), memory (S, D), result (T, D).
+        Packed sentences have a source packing as mask, and a target packing: x is (T, D), memory (S, D), result (T, D).
         """
         q, kv = self.q(x), self.kv(memory)
         if isinstance(mask, Packing):
@@ -173,7 +173,7 @@ class CrossAttention(nn.Module):
         return attended
 
     def _attend_packed(self, q: Tensor, kv: Tensor, source: Packing, target: Packing) -> Tensor:
-        """Compute all heads for packed sentences: (T, H·V), from queries (T, H·K), keys and values (S, …)."""
+        """Compute all heads (T, H·V) of packed sentences from queries (T, H·K), keys and values (S, H·K + H·V)."""
         queries, keys = target.attention, source.attention
         if isinstance(queries, ShortSentences):
             assert isinstance(keys, ShortSentences)
@@ -186,7 +186,7 @@ class CrossAttention(nn.Module):
         return attend_packed(queries, q, k, v, target, source)
 
     def _attend(self, q: Tensor, kv: Tensor, mask: Tensor, record: list[Tensor] | None) -> Tensor:
-        """Compute all heads side by side: (B, T, H·V), from queries (B, T, H·K), keys and values (B, S, …)."""
+        """Compute all heads side by side (B, T, H·V) from queries (B, T, H·K), keys and values (B, S, H·K + H·V)."""
         rate = self.dropout_rate if self.training else 0.0
         if record is None and rate == 0.0 and serves((q, kv), mask):
             return attend_short((q, kv), self.sizes, mask, causal=False)
@@ -200,17 +200,17 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """Concatenate heads: (B, H, T, V) to (B, T, H·V)."""
+    """Concatenate the heads of (B, H, T, V) to (B, T, H·V)."""
     return x.transpose(1, 2).flatten(2)
 
 
 def attend_blockwise(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int, causal: bool, dropout_rate: float
 ) -> Tensor:
-    """Compute self-attention restricted to R = `window` neighbors, in O(r·n·d) (§4): (B, H, T, V).
+    """Compute self-attention restricted to R = `window` neighbors on each side, in O(r·n·d) (§4).
 
-    q and k are (B, H, T, K), v (B, H, T, V) and mask (B, 1, 1, T). Each block of R queries is compared with 3 blocks of
-    keys (2 if causal), never with the whole sequence.
+    q and k are (B, H, T, K), v and the result (B, H, T, V), and mask (B, 1, 1, T). Each block of R queries is compared
+    with 3 blocks of keys (2 if causal), never with the whole sequence.
     """
     B, H, T, K = q.shape
     R, device = window, q.device

@@ -47,11 +47,11 @@ class ModelConfig(Config, ABC):
 
     @classmethod
     def from_dict(cls: type[M], values: Mapping[str, Any]) -> M:
-        """Create options from the values of `to_dict`. Missing ones get defaults. Raises UserError for unknown ones."""
+        """Create options from the values of `to_dict`. Missing values get defaults. UserError for an unknown option."""
         return super().from_dict({name: value for name, value in values.items() if name != "arch"})
 
     def for_vocabularies(self: M, joined: bool) -> M:
-        """Resolve defaults that depend on whether source and target share a vocabulary.
+        """Resolve defaults that depend on whether source and target share a vocabulary (`joined`).
 
         Raises UserError if an option does not fit the vocabularies.
         """
@@ -66,7 +66,7 @@ class ModelConfig(Config, ABC):
         return self.to_dict()
 
     def ineffective(self) -> dict[str, str]:
-        """Return the options that have no effect, each with the option that causes this."""
+        """Return the options that have no effect, each with the option that disables it."""
         return {}
 
     @property
@@ -167,7 +167,7 @@ class TransformerConfig(ModelConfig):
         return {**self.to_dict(), "d_k": self.key_size, "d_v": self.value_size}
 
     def ineffective(self) -> dict[str, str]:
-        """Return the options that have no effect, each with the option that causes this."""
+        """Return the options that have no effect, each with the option that disables it."""
         return {} if self.positions == "learned" else {"max_positions": "positions"}
 
     @property
@@ -210,13 +210,13 @@ class TransformerConfig(ModelConfig):
 
 
 def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
-    """Resolve --share-embeddings for a joint vocabulary, or for separate ones.
+    """Resolve --share-embeddings for one joint vocabulary or two separate vocabularies.
 
     Raises UserError for "all" with separate vocabularies.
     """
     if share_embeddings == "all" and not joined:
         raise UserError(
-            "--share-embeddings all needs one vocabulary, but the sides have one each: "
+            "--share-embeddings all needs one vocabulary, but each side has its own: "
             "preprocess with --joined-vocab, or use --share-embeddings decoder"
         )
     return share_embeddings or ("all" if joined else "decoder")
@@ -224,7 +224,7 @@ def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
 
 @dataclass(frozen=True)
 class SeparateOutputConfig(ModelConfig):
-    """Base class for options of models whose output matrix can be separate from shared embeddings: not Transformers."""
+    """Base class for options of models, except Transformers, whose output matrix can be separate from embeddings."""
 
     share_embeddings: str | None = option(
         None,
@@ -247,7 +247,7 @@ class SeparateOutputConfig(ModelConfig):
 
 
 def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] = ()) -> Iterator[str]:
-    """Describe each difference between b and a, except in the options `but_for`."""
+    """Describe each difference of b from a, except in the options `but_for`."""
     if a.arch != b.arch:
         yield f"its architecture is {b.arch}, not {a.arch}"
         return

@@ -58,7 +58,7 @@ class WeightNorm(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weights W (outputs, inputs, …)."""
+        """The weights W (outputs, inputs, …), computed from gain and direction."""
         if self.gain is None:
             return self.direction
         scale = self.gain / self.direction.flatten(1).norm(dim=1)
@@ -92,17 +92,17 @@ class NormalizedLinear(WeightNorm):
 
 
 class GatedConvolution(WeightNorm):
-    """A convolution with weight normalization, then a gated linear unit: A · σ(B) for its outputs A and B (§3.2)."""
+    """A convolution with weight normalization and a gated linear unit A · σ(B) of its outputs A and B (§3.2)."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(2 * shape.channels, shape.inputs, shape.kernel)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve x (B, T + k - 1, inputs): (B, T, C)."""
+        """Convolve x (B, T + k - 1, inputs) to (B, T, C)."""
         return F.glu(F.conv1d(x.transpose(1, 2), self.weight, self.bias), dim=1).transpose(1, 2)
 
     def at_one_position(self, x: Tensor) -> Tensor:
-        """Map k inputs in each row, x (R, inputs, k), to one position (R, C), faster than a convolution."""
+        """Map x (R, inputs, k), k inputs in each row, to one position (R, C). Faster than a convolution."""
         return F.glu(F.linear(x.flatten(1), self.weight.flatten(1), self.bias), dim=1)
 
 
@@ -119,7 +119,7 @@ class ConvolutionalLayer(nn.Module):
             self.residual = NormalizedLinear(shape.inputs, shape.channels)
 
     def add_residual(self, y: Tensor, x: Tensor) -> Tensor:
-        """Add the layer's input x (…, inputs), projected if needed, to y (…, C): (…, C)."""
+        """Add the layer's input x (…, inputs) to y (…, C), projected to (…, C) if the widths differ."""
         return cast(Tensor, (y + self.residual(x)) * _HALF)
 
 
@@ -144,7 +144,7 @@ class ConvolutionalAttention(nn.Module):
     def forward(
         self, x: Tensor, target: Tensor, memory: ConvolutionalMemory, record: list[Tensor] | None = None
     ) -> Tensor:
-        """Attend from x (B, T, C) and embedded targets (B, T, E): (B, T, C). Add weights (B, 1, T, S) to `record`."""
+        """Return the context (B, T, C) of x (B, T, C) and target (B, T, E). Append weights (B, 1, T, S) to `record`."""
         queries = (self.query(x) + target) * _HALF
         scores = (queries @ memory.keys.transpose(1, 2)).masked_fill(~memory.mask.unsqueeze(1), float("-inf"))
         weights = torch.softmax(scores, dim=-1)
@@ -156,7 +156,7 @@ class ConvolutionalAttention(nn.Module):
 
 
 class ConvolutionalDecoderLayer(ConvolutionalLayer):
-    """A convolution over a position and earlier ones, then attention to the source, with a residual connection."""
+    """A convolution over a position and earlier positions, then attention to the source, with a residual connection."""
 
     def __init__(self, shape: LayerShape, config: ConvolutionalConfig) -> None:
         super().__init__(shape, config.dropout)
@@ -233,9 +233,9 @@ class Convolutional(TranslationModel):
         nn.init.zeros_(self.projection.bias)
 
     def encode(self, src: Tensor, lengths: Tensor) -> ConvolutionalMemory:
-        """Encode src (B, S) with lengths (B,): the memory.
+        """Encode src (B, S) with lengths (B,), and return the memory.
 
-        Every attention uses the encoder's output twice. Its gradient is divided by the number of uses (§3.5).
+        Every attention uses the encoder's output twice, so its gradient is divided by the number of uses (§3.5).
         """
         mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
         embedded = self.embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
@@ -246,7 +246,7 @@ class Convolutional(TranslationModel):
         return ConvolutionalMemory(keys, (keys + embedded) * _HALF, mask)
 
     def decode(self, tgt_in: Tensor, memory: ConvolutionalMemory, record: list[Tensor] | None = None) -> Tensor:
-        """Decode tgt_in (B, T): (B, T, output_width). Append each layer's attention (B, 1, T, S) to `record`."""
+        """Decode tgt_in (B, T) to (B, T, output_width). Append each layer's attention (B, 1, T, S) to `record`."""
         embedded = self.embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
         x = self.decoder_in(embedded)
         for layer in self.decoder:
@@ -268,5 +268,5 @@ class Convolutional(TranslationModel):
         return (*self.encoder, *self.decoder)
 
     def embed(self, ids: Tensor, embedding: Embedding, positions: Tensor) -> Tensor:
-        """Embed ids (…), with positions and dropout (§3.1): (…, E)."""
+        """Compute the embeddings (…, E) of ids (…), with positions and dropout (§3.1)."""
         return cast(Tensor, self.dropout(embedding(ids) + positions))

@@ -63,7 +63,7 @@ class ConvolutionalConfig(SeparateOutputConfig):
 
     @property
     def output_width(self) -> int:
-        """The width of the decoder's output: d_model if the target embedding is the projection."""
+        """The width of the decoder's output: d_model if the target embedding is the projection, else d_bottleneck."""
         return self.d_model if self.has_tied_output else self.d_bottleneck
 
     @property
@@ -126,7 +126,7 @@ def layer_shapes(option: str, text: str) -> list[LayerShape]:
 
 
 def _description(layers: Sequence[LayerShape]) -> str:
-    """Describe the layers in the shortest text, with all kernel widths."""
+    """Describe the layers in the shortest notation, with all kernel widths."""
     groups = groupby(layers, key=lambda shape: shape[1:])
     return ",".join(f"{len(list(group))}x{channels}:{kernel}" for (channels, kernel), group in groups)
 

@@ -13,21 +13,21 @@ _LEVELS = 1 << 16  # a rate is rounded to 1/65536, which has no effect on traini
 
 
 class DropoutMask(NamedTuple):
-    """A mask with 16 random bits for each element. Elements whose bits, as a signed number, are below a threshold are
-    dropped. The rate determines the threshold."""
+    """A mask with 16 random bits for each element. An element is dropped if its bits, as a signed number, are below a
+    threshold, which the rate determines."""
 
     bits: Tensor  # int16, in the shape of the elements
     rate: float
 
     @classmethod
     def draw(cls, x: Tensor, rate: float) -> "DropoutMask":
-        """Draw a mask for x (…) on a CPU: four elements from each 64-bit number of torch's generator."""
+        """Draw a mask for x (…) on a CPU. Each 64-bit number of torch's generator covers four elements."""
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         return cls(draws.view(torch.int16)[: x.numel()].view(x.shape), rate)
 
     @property
     def threshold(self) -> int:
-        """The lowest number of an element that is kept."""
+        """The lowest 16-bit number whose element is kept."""
         return min(round(self.rate * _LEVELS), _LEVELS - 1) - _LEVELS // 2
 
     @property
@@ -80,7 +80,7 @@ class _BitDropout(torch.autograd.Function):
 def dropout(x: Tensor, rate: float, residual: Tensor | None = None) -> Tensor:
     """Set each element of x (…) to zero with probability `rate`, and scale the others by 1 / (1 - rate).
 
-    With a residual (…), returns residual + Dropout(x), on a CPU in one pass.
+    With a residual (…), returns residual + Dropout(x), which a CPU computes in one pass.
     """
     if residual is not None and (rate == 0.0 or not native_operators.serves(x, residual)):
         return residual + dropout(x, rate)

@@ -1,7 +1,7 @@
 """Look-up of rows in a table: token embeddings (§3.4) and learned positions.
 
-Gradients are bit by bit the same in each run, also on a GPU. There torch sums the gradients of equal rows in any order:
-always in `index_select` and compiled code, and in `nn.Embedding` (from torch 2.11 on) if a table has few rows.
+Gradients are bit-identical in each run, even on a GPU. By default, torch sums gradients of equal rows there in any
+order: always in `index_select` and compiled code, and in `nn.Embedding` (since torch 2.11) if a table has few rows.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from torch.nn import functional as F
 
 
 def look_up(ids: Tensor, table: Tensor) -> Tensor:
-    """Look up the rows of a table (W, D) with the given ids (…): (…, D). Not for compiled code."""
+    """Look up the rows (…, D) of a table (W, D) with the given ids (…). Not for compiled code."""
     if table.is_cuda and table.requires_grad and torch.is_grad_enabled():
         return cast(Tensor, _OrderedLookUp.apply(ids, table))  # type: ignore[no-untyped-call]
     return F.embedding(ids, table)
 
 
 class Embedding(nn.Embedding):
-    """An `nn.Embedding` whose gradient is summed in the same order in each run."""
+    """An `nn.Embedding` whose gradient is summed in a fixed order."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look up ids (…): (…, D)."""
+        """Look up the embeddings (…, D) of ids (…)."""
         return look_up(ids, self.weight)
 
 
@@ -44,7 +44,7 @@ class _OrderedLookUp(torch.autograd.Function):
 
 @contextmanager
 def _fixed_order() -> Iterator[None]:
-    """Make torch sum in the same order each time within this context, or raise an error if it cannot."""
+    """Make torch sum in a fixed order within this context, or raise an error if it cannot."""
     before, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:

@@ -16,7 +16,7 @@ from nmtkit.model.config import ModelConfig
 def training_flops(
     config: ModelConfig, target_size: int, source: NDArray[np.integer], target: NDArray[np.integer]
 ) -> int:
-    """Count the FLOPs of forward and backward pass over sentence pairs of these lengths (n,), in tokens with EOS.
+    """Count the FLOPs of a forward and backward pass over sentence pairs of these lengths (n,), in tokens with EOS.
 
     The backward pass has two products for each product of the forward pass: the gradients of both factors.
     """
@@ -69,6 +69,6 @@ def peak_flops(device: str, half: bool) -> float | None:
 def table2_flops(seconds: float, devices: float, sustained: float) -> float:
     """Estimate the FLOPs of a training run as in Table 2: time × devices × `sustained` fp32 FLOPs per second.
 
-    The base model takes 12 hours on 8 P100 with 9.5e12 FLOPs per second: 3.3e18; the big model 3.5 days: 2.3e19.
+    Base: 12 hours on 8 P100 at 9.5e12 FLOPs per second are 3.3e18 FLOPs. Big: 3.5 days are 2.3e19 FLOPs.
     """
     return seconds * devices * sustained

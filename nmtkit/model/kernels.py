@@ -16,9 +16,9 @@ from nmtkit.wording import first_line
 
 @functools.cache
 def loss_kernel_on(device: torch.device) -> Any:
-    """Import the module `loss_kernel` and try it on one row; None on a CPU, or if it cannot run.
+    """Import the module `loss_kernel` and try it on one row. Returns None on a CPU, or if the kernel cannot run.
 
-    It is imported only here, because importing Triton is slow.
+    The module is imported only here, because importing Triton is slow.
     """
     if device.type != "cuda":
         return None

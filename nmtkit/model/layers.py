@@ -45,7 +45,7 @@ class Residual(nn.Module):
         self.pre_norm = config.norm == "pre"
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply a sub-layer to x (…, D), with residual connection and layer norm: (…, D)."""
+        """Apply a sub-layer to x (…, D) with a residual connection and layer norm, and return (…, D)."""
         y: Tensor
         if self.pre_norm:
             y = self.dropout(sublayer(self.norm(x)), residual=x)
@@ -65,7 +65,7 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x: Tensor, mask: Tensor | Packing, record: list[Tensor] | None = None) -> Tensor:
-        """Map x (B, S, D) with mask (B, 1, 1, S) to (B, S, D). With a packing as mask, map x (S, D) to (S, D)."""
+        """Map x (B, S, D) with mask (B, 1, 1, S) to (B, S, D), or packed x (S, D) with a packing as mask to (S, D)."""
         x = self.around_self_attention(x, lambda y: self.self_attention(y, mask, record))
         x = self.around_feed_forward(x, self.feed_forward)
         return x
@@ -94,8 +94,8 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """Map x (B, T, D), with memory (B, S, D) and memory_mask (B, 1, 1, S), to (B, T, D).
 
-        Padding is at the end of a target, so the causal mask hides it from all tokens. With packings of the source,
-        instead of the mask, and of the target: x (T, D), memory (S, D), result (T, D).
+        Padding is at the end of a target, so the causal mask hides it from all tokens. Packed sentences have a source
+        packing as mask, and a target packing: x is (T, D), memory (S, D) and the result (T, D).
         """
         x = self.around_self_attention(x, lambda y: self.self_attention(y, target, record_self))
         x = self.around_cross_attention(x, lambda y: self.cross_attention(y, memory, memory_mask, record_cross, target))

@@ -81,13 +81,13 @@ def matching(names: Collection[str], patterns: Sequence[str], flag: str) -> list
 
 
 def merged(weights: Mapping[str, NDArray[np.float32]], scale: float) -> dict[str, NDArray[np.float32]]:
-    """See `merge`, for arrays."""
+    """Merge low-rank additions into their matrices like `merge`, for arrays."""
     tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
     return {name: tensor.numpy() for name, tensor in merge(tensors, scale).items()}
 
 
 def merge(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """Merge each addition into its matrix: W + s·B·A (outputs, inputs) in float32. Other weights stay as they are."""
+    """Merge each addition into its matrix W + s·B·A (outputs, inputs) in float32. Other weights are unchanged."""
     merged = {name: weight for name, weight in weights.items() if _matrix_of(name) is None}
     for matrix in dict.fromkeys(filter(None, map(_matrix_of, weights))):
         merged[matrix] = weights[matrix] + scale * torch.cat(list(_products(matrix, weights)))
@@ -104,7 +104,7 @@ def _products(matrix: str, weights: Mapping[str, Tensor]) -> Iterator[Tensor]:
 
 
 def _matrix_of(name: str) -> str | None:
-    """Name the matrix that an addition's parameter belongs to; None for any other parameter."""
+    """Return the name of the matrix that an addition's parameter belongs to; None for any other parameter."""
     for part in (_A, _B):
         layer, found, _ = name.rpartition(part)
         if found:

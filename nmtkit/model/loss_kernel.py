@@ -29,7 +29,7 @@ def _cross_entropy_rows(
     learning: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """Process one row: an online maximum and sum of exponentials, then the gradient in place of the logits.
+    """Process one row: compute the maximum and sum of exponentials online, then overwrite the logits with the gradient.
 
     Scores are relative to the row's maximum, in base e; columns `pad` and `bos` count as -inf.
     """
@@ -68,7 +68,7 @@ _kernel = triton.jit(_cross_entropy_rows)
 
 
 def cross_entropy_(logits: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
-    """Sum -log p(target), and the mean -log p over the W' ids that may be output, over all rows: (2,) in fp32.
+    """Return two sums over all rows, (2,) in fp32: of -log p(target), and of the mean -log p of ids that may be output.
 
     Each row of logits (N, W), in fp32 or bf16, must be contiguous; target (N,) contains ids that may be output. If
     `learning`, the gradient of the smoothed loss overwrites the logits, with 0 for `NEVER_OUTPUT`.
@@ -77,14 +77,14 @@ def cross_entropy_(logits: Tensor, target: Tensor, smoothing: float, learning: b
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """Compute the log-sum-exp (N, 1) in fp32 of contiguous logits (N, W), except `NEVER_OUTPUT`."""
+    """Compute the log-sum-exp (N, 1) in fp32 of contiguous logits (N, W), without the ids of `NEVER_OUTPUT`."""
     target = torch.full((len(logits),), EOS, device=logits.device)
     losses = _losses_of_rows(logits, target, 0.0, learning=False)
     return (losses[:, 0] + logits[:, EOS]).unsqueeze(1)
 
 
 def _losses_of_rows(logits: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
-    """Compute the two losses of `cross_entropy_` for each row: (N, 2) in fp32."""
+    """Compute the two losses (N, 2) of `cross_entropy_` for each row, in fp32."""
     losses = torch.empty(len(logits), 2, dtype=torch.float32, device=logits.device)
     pad, bos = NEVER_OUTPUT
     _kernel[(len(logits),)](

@@ -1,4 +1,4 @@
-"""Where nmtkit's compiled operators of training are used."""
+"""Decides where nmtkit's compiled training operators are used."""
 
 import torch
 
@@ -7,7 +7,7 @@ from nmtkit.machine.number_format import NumberFormat
 
 
 def serves(*tensors: torch.Tensor) -> bool:
-    """Whether a fast build trains with these tensors: all in fp32 or all in bf16, on a CPU, not under torch.compile."""
+    """Whether compiled operators support these tensors: all fp32 or all bf16, on a CPU, not under torch.compile."""
     if torch.compiler.is_compiling() or not native_build.available(NumberFormat.FP32):
         return False
     kind = tensors[0].dtype

@@ -1,10 +1,10 @@
 """Attention of packed sentences, which follow each other in a single row of tokens without padding.
 
 Only attention depends on where a sentence begins; all other operators treat each token alone. On a GPU, one torch
-kernel computes the attention of all sentences; on a CPU, nmtkit's kernel does if they are short. Otherwise, sentences
-are padded in groups of similar length, with the same results.
+kernel computes the attention of all sentences. On a CPU, nmtkit's kernel does so for short sentences. Otherwise, they
+are padded in groups of similar length, with equal results.
 
-Letters: N sentences, the filler included, T tokens of a side, H heads.
+Letters: N sentences, including the filler, T tokens of a side, H heads.
 """
 
 import functools
@@ -47,7 +47,7 @@ class Padding:
 
     @classmethod
     def of(cls, side: PackedSide, groups: Tensor) -> "Padding":
-        """Pad each group to its longest sentence. `groups` (N,) is each sentence's group number, without gaps."""
+        """Pad each group to its longest sentence. `groups` (N,) has the group number of each sentence, without gaps."""
         lengths = F.pad(side.lengths, (0, 1), value=side.filler)
         counts = groups.bincount()
         longest = torch.zeros_like(counts).scatter_reduce(0, groups, lengths, "amax")
@@ -68,20 +68,20 @@ class Padding:
         return [part.view(mask.size(0), mask.size(3), -1) for part, mask in groups]
 
     def pack(self, groups: Iterable[Tensor]) -> Tensor:
-        """Undo `pad`: (sentences, longest, D) of each group to (T, D)."""
+        """Undo `pad`: join the groups (sentences, longest, D) to (T, D) without padding."""
         return torch.cat([group.flatten(0, 1) for group in groups]).index_select(0, self.slots)
 
 
 @dataclass(frozen=True)
 class ShortSentences:
-    """Where the sentences of one side begin, for nmtkit's kernel, which needs no padding."""
+    """The beginnings of the sentences of one side, for nmtkit's kernel, which needs no padding."""
 
     starts: Tensor  # (N,) int32: the first token of each sentence, then of the filler, which needs no attention
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the sentences of one side begin, and the kernel or padding that computes their attention."""
+    """The beginnings of the sentences of one side, and the kernel or padding that computes their attention."""
 
     starts: Tensor  # (N + 1,) int32: the first token of each sentence, then T
     positions: Tensor  # (T,) position of each token in its sentence; arbitrary, below `span`, in the filler
@@ -91,7 +91,7 @@ class Packing:
 
     @classmethod
     def of(cls, side: PackedSide, attention: Kernel | Padding | None) -> "Packing":
-        """Pack one side; `attention` None means `ShortSentences`. The host does not wait for a GPU."""
+        """Create the packing of one side without waiting for the GPU. None for `attention` means `ShortSentences`."""
         tokens = side.tokens + side.filler
         ends = F.pad(side.lengths.cumsum(0, dtype=torch.int32), (0, 1), value=tokens)  # (N,)
         starts = F.pad(ends, (1, 0))
@@ -104,10 +104,10 @@ class Packing:
 def pack_sides(
     source: PackedSide, target: PackedSide, kernel: Kernel | None, short: bool = False
 ) -> tuple[Packing, Packing]:
-    """Pack both sides for the kernel; without one, for nmtkit's kernel if sentences are `short`, else for padding.
+    """Pack both sides for `kernel`; if it is None, for nmtkit's kernel if sentences are `short`, else for padding.
 
-    For padding, sentence pairs are grouped by the length of their longer side, rounded up to a power of two. So a side
-    has at most twice as many slots as both sides have tokens, regardless of lengths.
+    For padding, sentence pairs are grouped by the length of their longer side, rounded up to a power of two. A side
+    therefore has at most twice as many slots as both sides have tokens, regardless of lengths.
     """
     if kernel is not None or short:
         return Packing.of(source, kernel), Packing.of(target, kernel)
@@ -131,10 +131,10 @@ def attend_packed(
     keys: Packing,
     window: tuple[int, int] = (-1, -1),
 ) -> Tensor:
-    """Compute softmax(Q·Kᵀ / √d_k)·V within each sentence, by the kernel: (T, H·K).
+    """Compute softmax(Q·Kᵀ / √d_k)·V (T, H·K) within each sentence, using the kernel.
 
-    q is (T, H, K), k and v (S, H, K). `window` is how many tokens each token attends to on its left and right, -1
-    without a limit; (-1, 0) is causal.
+    q is (T, H, K), k and v are (S, H, K). `window` is the number of tokens that each token attends to on its left and
+    right, or -1 without a limit; (-1, 0) is causal.
     """
     lengths = queries.starts, keys.starts, queries.longest, keys.longest
     heads: Tensor = kernel(q, k, v, *lengths, window_size=window)
@@ -151,11 +151,11 @@ def attend_sentences(
     longest_key: int,
     window_size: tuple[int, int],
 ) -> Tensor:
-    """Compute attention within each sentence, by the kernel with the smallest tiles: (T, H, K).
+    """Compute attention (T, H, K) within each sentence, using the kernel with the smallest tiles.
 
-    q is (T, H, K), k and v (S, H, K); starts (N + 1,) as in `Packing`. `window_size` is full or causal. torch's
-    `varlen_attn` computes more beyond the end of short sentences, and its gradient adds the parts of long ones in any
-    order, so its bits differ between runs.
+    q is (T, H, K), k and v are (S, H, K), and starts (N + 1,) is as in `Packing`. `window_size` is full or causal.
+    torch's `varlen_attn` wastes more work beyond the end of short sentences, and sums the gradient of long sentences in
+    any order, so its bits differ between runs.
     """
     rows = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
     arguments = *rows, None, starts, key_starts, longest, longest_key, 0.0, int(window_size == _CAUSAL), True
@@ -170,7 +170,7 @@ def _varlen_attn() -> Kernel:
 
 
 def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device) -> Kernel | None:
-    """Find a kernel for the attention of packed sentences in a model with these options; None without one.
+    """Find a kernel for the attention of packed sentences in a model with these options; None if there is none.
 
     It needs a GPU and 16 bits, heads with keys as wide as values, and no dropout on attention weights.
     """
@@ -181,7 +181,7 @@ def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device
 
 
 def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, longest: int) -> bool:
-    """Whether `ShortSentences` support a model with this output matrix (W, D), and are fastest at this length."""
+    """Whether `ShortSentences` supports a model with this output matrix (W, D), and is fastest at this length."""
     if not isinstance(config, TransformerConfig) or config.attention_dropout or config.attention_window is not None:
         return False
     return is_short(longest) and native_operators.serves(matrix) and precision in (torch.float32, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The parameters of a model by name, without torch: their shapes, and checks of arrays for them."""
+"""The parameters of a model by name, without torch: their shapes, and checks of the arrays of a checkpoint."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def transformer_shapes(config: TransformerConfig, source_size: int, target_size: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of a `Transformer`, in its order. UserError for options that do not fit the sizes."""
+    """Return the shape of each parameter of a `Transformer`, in order. UserError if options and sizes do not fit."""
     config = config.for_vocabularies(joined=source_size == target_size)
     return dict(_transformer_shapes(config, source_size, target_size))
 
@@ -62,7 +62,7 @@ def _transformer_shapes(
 
 
 def check_weights(weights: Mapping[str, Any], shapes: Shapes) -> None:
-    """Raise UserError, naming the first mismatch, unless `weights` are float32 of these names and shapes."""
+    """Raise UserError with the first mismatch unless `weights` (…) are float32 arrays of these names and shapes."""
     check_names(weights, shapes)
     for name, shape in shapes.items():
         if difference := _unlike(weights[name], shape):
@@ -70,20 +70,20 @@ def check_weights(weights: Mapping[str, Any], shapes: Shapes) -> None:
 
 
 def check_names(weights: Mapping[str, Any], shapes: Shapes) -> None:
-    """Raise UserError, naming the first, for a missing or an unknown parameter."""
+    """Raise UserError with its name if a parameter is missing or unknown."""
     for name in sorted(shapes.keys() ^ weights.keys()):
         raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
 
 
 def check_finite(weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Raise UserError, naming it, if a parameter (…) contains NaN or infinity."""
+    """Raise UserError with its name if a parameter (…) contains NaN or infinity."""
     for name, weight in weights.items():
         if not (np.isfinite(weight.min()) and np.isfinite(weight.max())):
-            raise UserError(f"{name} holds NaN or infinity: use another checkpoint")
+            raise UserError(f"{name} holds NaN or infinity: use a different checkpoint")
 
 
 def _unlike(weight: Any, shape: tuple[int, ...]) -> str | None:
-    """Why a value cannot be the weights of a parameter of this shape; None if it can."""
+    """Explain why a value cannot be the weights of a parameter of this shape; None if it can."""
     if not isinstance(weight, np.ndarray):
         return "is not an array"
     if weight.dtype != np.float32:

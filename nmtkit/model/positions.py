@@ -8,7 +8,7 @@ from nmtkit.model.sinusoids import sinusoid_table, too_long
 
 
 def sinusoids(length: int, d_model: int, form: str = "sinusoidal") -> Tensor:
-    """The table (length, D) of `sinusoid_table` as a tensor."""
+    """Return the table (length, D) of `sinusoid_table` as a tensor."""
     return torch.from_numpy(sinusoid_table(length, d_model, form))
 
 
@@ -39,7 +39,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(max_positions, d_model))
 
     def forward(self, start: int, length: int) -> Tensor:
-        """Return the encodings (length, D) of positions start, start + 1, … Raises UserError beyond the last one."""
+        """Return the encodings (length, D) of positions start, start + 1, … UserError beyond the last position."""
         if start + length > self.table.size(0):
             raise UserError(too_long(start + length, self.table.size(0)))
         return self.table[start : start + length]

@@ -1,6 +1,6 @@
 """Presets for `--arch`: named sets of options.
 
-A preset sets options of nmt-train by name; options given by the user win. All other options have the defaults of the
+A preset sets options of nmt-train by name; options given by the user override it. All others have the defaults of the
 paper's base model. `table3_…` are rows of the paper's Table 3, named after the letter of the row and its change.
 """
 
@@ -19,7 +19,7 @@ class Preset(NamedTuple):
     options: dict[str, Any]  # of the model and of training
 
     def model_config(self, **given: Any) -> ModelConfig:
-        """Create the options of the model: `given` ones win over the preset, which wins over defaults."""
+        """Create the options of the model from `given` values, the preset and defaults, in this order of precedence."""
         names = {field.name for field in fields(self.config)}
         return self.config(**{name: value for name, value in (self.options | given).items() if name in names})
 

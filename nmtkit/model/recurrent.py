@@ -60,14 +60,14 @@ class RecurrentLayer(nn.Module):
     def forward(
         self, x: Tensor, context: Tensor | None = None, state: LstmState | None = None
     ) -> tuple[Tensor, LstmState]:
-        """Map x (B, T, ·) and context (B, T, H) to (B, T, H) and the last state. The first state is zero by default."""
+        """Map x (B, T, inputs) and context (B, T, H) to (B, T, H) and the last state. The first state defaults to 0."""
         inputs = x if context is None else torch.cat((x, context), dim=-1)
         y, state = self.lstm(self.dropout(inputs), state)
         return (x + y if self.residual else y), state
 
 
 class AdditiveAttention(nn.Module):
-    """Attention with the softmax of g · v/‖v‖ · tanh(W_Q·q + W_K·k + b) over the source (Bahdanau et al. 2015)."""
+    """Additive attention: softmax of g · v/‖v‖ · tanh(W_Q·q + W_K·k + b) over the source (Bahdanau et al. 2015)."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Recurrent(TranslationModel):
     def initialize(self) -> None:
         """Initialize all parameters with torch's generator.
 
-        The gain of the attention is 1/√H and its bias 0; all others are uniform in ±0.1, biases included.
+        The gain of the attention is 1/√H and its bias 0. All other parameters, including biases, are uniform in ±0.1.
         """
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -_INITIAL, _INITIAL)
@@ -136,7 +136,7 @@ class Recurrent(TranslationModel):
         nn.init.zeros_(self.attention.bias)
 
     def encode(self, src: Tensor, lengths: Tensor) -> RecurrentMemory:
-        """Encode src (B, S) with lengths (B,). Padding follows the tokens in both directions, so it has no effect."""
+        """Encode src (B, S) with lengths (B,). Both directions read padding after the tokens, so it has no effect."""
         bottom, *others = self.encoder
         x = cast(Tensor, self.through(bottom, self.source_embedding(src), lengths))
         for layer in others:
@@ -144,7 +144,7 @@ class Recurrent(TranslationModel):
         return RecurrentMemory(x, torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1))
 
     def decode(self, tgt_in: Tensor, memory: RecurrentMemory, record: list[Tensor] | None = None) -> Tensor:
-        """Decode tgt_in (B, T): (B, T, H). Append the attention weights (B, 1, T, S) to `record`."""
+        """Decode tgt_in (B, T) to (B, T, H). Append the attention weights (B, 1, T, S) to `record`."""
         bottom, *others = self.decoder
         x, _ = self.through(bottom, self.target_embedding(tgt_in))
         context = self.through(self.attention, x, self.attention.keys(memory.values), memory, record)
@@ -168,7 +168,7 @@ class Recurrent(TranslationModel):
 
 
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
-    """Reverse the first lengths[b] positions of each sentence b in x (B, S, ·); its padding stays at the end."""
+    """Reverse the first lengths[b] positions of each sentence b in x (B, S, width). Padding stays at the end."""
     positions = torch.arange(x.size(1), device=x.device)
     mirrored = lengths.unsqueeze(1) - 1 - positions
     index = torch.where(mirrored >= 0, mirrored, positions)

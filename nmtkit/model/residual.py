@@ -35,7 +35,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm) -> Tensor:
-    """Compute LayerNorm(x + Dropout(y)) (…, D) for x and y (…, D)."""
+    """Compute LayerNorm(x + Dropout(y)) for x and y (…, D)."""
     if not native_operators.serves(x, y) or norm.weight.dtype != torch.float32:
         normed: Tensor = norm(dropout(y, x))
         return normed
@@ -99,5 +99,5 @@ class _AddAndNorm(torch.autograd.Function):
 
 
 def _as_native(mask: DropoutMask | None) -> tuple[int, int, float]:
-    """Return the address of the bits, 0 without dropout, the threshold and the scale."""
+    """Return the address of the mask's bits (0 without dropout), the threshold and the scale."""
     return (mask.bits.data_ptr(), mask.threshold, mask.scale) if mask else (0, 0, 1.0)

@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
 
 
 def serves(projections: tuple[Tensor, ...], mask: Tensor | None) -> bool:
-    """Whether `attend_short` supports its arguments, projections (B, T, …) and mask (B, 1, 1, S), and beats torch."""
+    """Whether `attend_short` supports these projections (B, T, …) and mask (B, 1, 1, S), and is faster than torch."""
     # Checked first: a torch.compile graph must not depend on the length.
     if not native_operators.serves(*projections) or not is_short(projections[-1].size(1)):
         return False
@@ -42,7 +42,7 @@ def is_short(keys: int) -> bool:
 
 
 def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | None, causal: bool) -> Tensor:
-    """Compute softmax(Q·Kᵀ / √d_k)·V of all heads, side by side: (B, T, H·V).
+    """Compute softmax(Q·Kᵀ / √d_k)·V of all heads, side by side (B, T, H·V).
 
     `projections` is one tensor of queries, keys and values side by side (B, T, 2·H·K + H·V), or queries (B, T, H·K),
     then keys and values (B, S, H·K + H·V). `mask` (B, 1, 1, S) is True for keys that may be attended to.
@@ -56,7 +56,7 @@ def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | N
 def attend_short_packed(
     projections: tuple[Tensor, ...], sizes: Sizes, query_starts: Tensor, key_starts: Tensor, causal: bool
 ) -> Tensor:
-    """Compute softmax(Q·Kᵀ / √d_k)·V within packed sentences: (T, H·V), from projections (T, …) or (T, …) and (S, …).
+    """Compute softmax(Q·Kᵀ / √d_k)·V (T, H·V) within packed sentences from projections (T, …), or (T, …) and (S, …).
 
     The int32 starts (N + 1,) give the beginning of each sentence and the end of the last; after it, the result is 0.
     """
@@ -64,7 +64,7 @@ def attend_short_packed(
 
 
 def _every(length: int, sentences: int) -> Tensor:
-    """The starts (B + 1,) of sentences of equal length, and the end of the last."""
+    """Return the starts of sentences of equal length and the end of the last (B + 1,)."""
     return torch.arange(0, sentences * length + 1, length, dtype=torch.int32)
 
 
@@ -142,7 +142,7 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def _heads(projections: Sequence[Tensor], sizes: Sizes) -> tuple[Heads, Heads, Heads]:
-    """Locate queries, keys and values: an address each, and the stride from one position to the next."""
+    """Return the address of queries, keys and values, each with the stride from one position to the next."""
     q, memory = projections[0], projections[-1]
     keys = memory.data_ptr() + (q is memory) * sizes.heads * sizes.key * memory.itemsize
     values = keys + sizes.heads * sizes.key * memory.itemsize

@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 
 def sinusoid_table(length: int, d_model: int, form: str = "sinusoidal") -> NDArray[np.float32]:
-    """The table (length, D): PE[pos, 2i] = sin(pos · r(i)), PE[pos, 2i+1] = cos(pos · r(i)).
+    """Compute the table (length, D) with PE[pos, 2i] = sin(pos · r(i)) and PE[pos, 2i+1] = cos(pos · r(i)).
 
     | form         | rate r(i)             | first pos |
     |--------------|-----------------------|-----------|
     | "sinusoidal" | 10000^(-2i / D)       | 0         |
     | "fairseq"    | 10000^(-i / (D/2 - 1))| 2         |
 
-    The first is the paper's. fairseq has all sines before all cosines: its dimension i is 2i here, and D/2 + i is
-    2i + 1.
+    The first form is the paper's. fairseq stores all sines before all cosines: its dimension i is 2i here, and its
+    dimension D/2 + i is 2i + 1.
     """
     first, pairs = (2, d_model / 2 - 1) if form == "fairseq" else (0, d_model / 2)
     position = np.arange(first, first + length, dtype=np.float64)[:, None]
@@ -26,7 +26,7 @@ def sinusoid_table(length: int, d_model: int, form: str = "sinusoidal") -> NDArr
 
 
 def too_long(tokens: int, positions: int) -> str:
-    """The error message for a sequence that exceeds the learned positions."""
+    """Create the error message for a sequence of more tokens than learned positions."""
     return (
         f"a sequence of {tokens} tokens exceeds the {positions} learned positions of this model (--max-positions at "
         "training)"

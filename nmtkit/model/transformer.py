@@ -98,7 +98,7 @@ class Transformer(TranslationModel):
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
         """Encode src (B, S) with lengths (B,). Append each layer's self-attention weights (B, H, S, S) to `record`.
 
-        Without the option `source_end`, </s> is masked like padding.
+        If the option `source_end` is False, </s> is masked like padding.
         """
         if not self.config.source_end:
             lengths = (lengths - 1).clamp(min=1)
@@ -118,7 +118,7 @@ class Transformer(TranslationModel):
         record_self: list[Tensor] | None = None,
         record_cross: list[Tensor] | None = None,
     ) -> Tensor:
-        """Decode tgt_in (B, T): (B, T, D).
+        """Decode tgt_in (B, T) to (B, T, D).
 
         Appends each layer's attention weights to `record_self` (B, H, T, T) and `record_cross` (B, H, T, S).
         """
@@ -139,7 +139,7 @@ class Transformer(TranslationModel):
         return cast(Tensor, self.decoder_norm(x))
 
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
-        """Encode packed src (S,) and decode packed tgt_in (T,): (T, D)."""
+        """Encode packed src (S,), and decode packed tgt_in (T,) to (T, D)."""
         decode = self._decode_packed
         if isinstance(source.attention, Padding | ShortSentences):
             # padding groups differ in almost every batch, and torch cannot compile nmtkit's operators
@@ -163,7 +163,7 @@ class Transformer(TranslationModel):
 
     @property
     def output_matrix(self) -> Tensor:
-        """The projection before the softmax (W, D): the target embedding, unless nothing is shared (§3.4)."""
+        """The projection (W, D) before the softmax. It is the target embedding, unless nothing is shared (§3.4)."""
         return (self.projection or self.target_embedding).weight
 
     @property

@@ -34,14 +34,14 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """Encode src (B, S) with lengths (B,), at least 1, and padding after each sentence; return the memory."""
+        """Encode src (B, S), padded after lengths (B,) of at least 1, and return the memory."""
 
     @abstractmethod
     def decode(self, tgt_in: Tensor, memory: Any) -> Tensor:
-        """Decode tgt_in (B, T), the target shifted right: (B, T, D), the decoder's output before the projection."""
+        """Decode tgt_in (B, T), the target shifted right, and return the output (B, T, D) before the projection."""
 
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
-        """Encode packed src (S,) and decode packed tgt_in (T,), with equal numbers of sentences: (T, D).
+        """Encode packed src (S,), and decode packed tgt_in (T,), with equally many sentences, to (T, D).
 
         Only architectures that support `--packing` implement this.
         """
@@ -54,7 +54,7 @@ class TranslationModel(nn.Module, ABC):
 
     @property
     def output_bias(self) -> Tensor | None:
-        """The bias (W,) of the projection; None if it has none."""
+        """The bias (W,) of the projection, or None."""
         return None
 
     @abstractmethod
@@ -70,7 +70,7 @@ class TranslationModel(nn.Module, ABC):
         return self.project(self.decode(tgt_in, self.encode(src, lengths)))
 
     def through(self, layer: nn.Module, *inputs: Any) -> Any:
-        """Apply a layer, with activation checkpointing if set."""
+        """Apply a layer, with activation checkpointing if it is enabled."""
         if self.activation_checkpointing and torch.is_grad_enabled():
             return checkpoint(layer, *inputs, use_reentrant=False)
         return layer(*inputs)

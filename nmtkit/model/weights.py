@@ -1,4 +1,4 @@
-"""Weights between modules of torch and the arrays of a checkpoint."""
+"""Converts weights between torch modules and the arrays of a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ _RANDOM_INIT = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Ten
 
 
 class _NoRandomInit(TorchFunctionMode):
-    """Skips random initialization, the slowest part of making a model whose weights are overwritten anyway."""
+    """Skips random initialization, the slowest part of creating a model whose weights are overwritten anyway."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -32,21 +32,21 @@ class _NoRandomInit(TorchFunctionMode):
 
 
 def as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Return tensors (…) as arrays, which share their memory if they are contiguous and on the CPU."""
+    """Return tensors (…) as arrays. Contiguous tensors on the CPU share their memory with the arrays."""
     return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
 
 
 def as_tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Return arrays (…) as tensors on the CPU, which share their memory."""
+    """Return arrays (…) as tensors on the CPU that share their memory."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def build_model(
     config: ModelConfig, source_size: int, target_size: int, weights: Mapping[str, NDArray[np.float32]]
 ) -> TranslationModel:
-    """Build the model of the options with these weights (…), in evaluation mode.
+    """Build the model that the options describe with these weights (…), in evaluation mode.
 
-    Raises UserError if they do not fit.
+    Raises UserError if the weights do not fit the model.
     """
     with _NoRandomInit():
         model = make_model(config, source_size, target_size)
@@ -57,7 +57,7 @@ def build_model(
 def module_shapes(
     config: ModelConfig, source_size: int, target_size: int, lora: LoraConfig | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of the model that the options describe, in the model's order."""
+    """Return the shape of each parameter of the model that the options describe, in the model's order."""
     with torch.device("meta"), _NoRandomInit():
         model = make_model(config, source_size, target_size)
         if lora is not None:

@@ -43,8 +43,8 @@ class FilesConfig(Config):
     trainpref: tuple[str, ...] = option(
         (),
         metavar="PREFIX",
-        help="Training text: PREFIX.LANG for both languages, plain or .gz, .xz, .bz2; or a file .tsv (source, tab, "
-        "target) or .tmx. Repeat to join corpora. With -s mul -t mul, for multilingual text with tags: PREFIX.source "
+        help="Training text: PREFIX.LANG for both languages, plain or .gz, .xz, .bz2; or a .tsv (source, tab, target) "
+        "or .tmx file. Repeat to join corpora. With -s mul -t mul, for multilingual text with tags: PREFIX.source "
         "and PREFIX.target.",
     )
     validpref: tuple[str, ...] = option(
@@ -52,7 +52,7 @@ class FilesConfig(Config):
     )
     testpref: tuple[str, ...] = option((), metavar="PREFIX", help="Test text. Repeat for the splits test1, test2, …")
     destdir: Path = option(
-        Path("data-bin"), metavar="DIR", help="Folder of the dataset to write. A complete dataset there is replaced."
+        Path("data-bin"), metavar="DIR", help="Folder of the dataset to write. An existing dataset is replaced."
     )
     workers: int = option(1, min=1, max=1024, help="Worker processes. The result does not depend on their number.")
     shard_size: str | None = option(
@@ -79,7 +79,7 @@ class FilesConfig(Config):
             if not is_language(language):
                 raise UserError(f"{name} {language!r}: a language must be usable as the suffix of a file name")
         if not is_direction(*self.languages):
-            raise UserError(f"--source-lang and --target-lang are both {self.source_lang}: only mul can be both")
+            raise UserError(f"--source-lang and --target-lang are both {self.source_lang}: only mul can be used twice")
         _ = self.shard_bytes  # raises UserError if invalid
         if not (self.trainpref or self.validpref or self.testpref):
             raise UserError("no text: give --trainpref, --validpref or --testpref")
@@ -140,7 +140,7 @@ class VocabularyConfig(Config):
         "identity", choices=NORMALIZATIONS, help="Unicode normalization of the text; identity: none."
     )
     keep_invisible: bool = option(False, help="Keep invisible characters such as soft hyphens, which split words.")
-    split_digits: bool = option(False, help="Make each digit a piece.")
+    split_digits: bool = option(False, help="Make each digit a separate piece.")
     spm_sample: int = option(1_000_000, min=1, help="Sentences sampled to train SentencePiece. More need more memory.")
     seed: int = option(1, help="Seed of --spm-sample.")
     min_count: int = option(1, min=1, help="With --tokenizer space: drop words that occur less often.")
@@ -225,7 +225,7 @@ class CleaningConfig(Config):
         choices=("none", "pair", "source", "target"),
         help="Drop pairs that repeat an earlier pair, source or target. Without a value: pair.",
     )
-    dedup_normalized: bool = option(False, help="--dedup ignores case, punctuation, spaces and the values of digits.")
+    dedup_normalized: bool = option(False, help="Ignore case, punctuation, spaces and the values of digits in --dedup.")
     max_length: int = option(250, min=1, help="Drop pairs with a side of more than this many tokens.")
     max_ratio: float | None = option(
         None, min=1, max=1e6, help="Drop pairs with a side of more than this many times the tokens of the other."

@@ -176,7 +176,7 @@ def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:
     if files.report is None:
         return
     if resolve(files.report).is_relative_to(resolve(files.destdir)):
-        raise UserError(f"--report {files.report}: a dataset folder contains nothing else: choose a different folder")
+        raise UserError(f"--report {files.report}: a dataset folder may contain no other files: use a different one")
     check_output_file(files.report, inputs)
 
 

@@ -91,7 +91,7 @@ def published_metrics(language: str, tokenize: str | None = None) -> Iterator[tu
     if language == "de":
         yield (
             moses_metric(language, split_compounds=True, plain_quotes=True),
-            'the same, with " for all double quotes: reportedly as in the paper for En-De',
+            "tokenized BLEU after compound splitting, with plain double quotes: reportedly as in the paper for En-De",
         )
     tokenize = tokenize or _TOKENIZATION.get(language, _STANDARD)
     yield sacrebleu_metric(tokenize), "sacreBLEU: comparable only if the signatures are equal"

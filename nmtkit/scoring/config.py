@@ -50,5 +50,5 @@ class ScoreConfig(Config):
 class SignificanceConfig(Config):
     heading: ClassVar[str] = "Confidence and significance"
 
-    confidence: bool = option(False, help="Print 95 % confidence intervals by bootstrap resampling.")
+    confidence: bool = option(False, help="Print 95 % confidence intervals from bootstrap resampling.")
     paired_bs: bool = option(False, help="Compare each system with the first one by paired bootstrap resampling.")

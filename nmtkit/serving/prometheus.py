@@ -28,7 +28,7 @@ class Metrics:
         self._requests = counter("nmtkit_requests_total", "Requests answered.", ("path", "status"))
         self._request_seconds = Histogram(
             "nmtkit_request_seconds",
-            "Seconds from the head of a request to /translate to the end of its answer.",
+            "Seconds from the head of a request to /translate to the end of the response.",
             buckets=_SECONDS,
             registry=registry,
         )

@@ -79,7 +79,7 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
                 service.use(loaded.source, loaded.languages, identity)
                 logger.info("reloaded %s", identity["model"])
             except (UserError, RunError) as error:
-                logger.error("cannot reload, the model in use stays: %s", error)
+                logger.error("cannot reload the model, the current one stays in use: %s", error)
             finally:
                 notify("READY=1")
 

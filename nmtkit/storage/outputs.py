@@ -74,9 +74,9 @@ def is_dataset(folder: Path) -> bool:
 def refuse_dataset(folder: Path, name: str) -> None:
     """Raise UserError if an output folder is a dataset, or is new and in one. The message calls it `name`."""
     if is_dataset(folder):
-        raise UserError(f"{name} is a dataset, which contains nothing else: choose a different folder")
+        raise UserError(f"{name} is a dataset, which may contain no other files: choose a different folder")
     if not folder.exists() and is_dataset(resolve(folder).parent):
-        raise UserError(f"{name} is in a dataset, which contains nothing else: choose a different folder")
+        raise UserError(f"{name} is in a dataset, which may contain no other files: choose a different folder")
 
 
 def _is_same_file(first: Path | int, second: Path | int) -> bool:

@@ -37,7 +37,7 @@ _DOCUMENTS = {  # by their first bytes: what they are, and what to do
     b"%PDF-": ("a PDF", "extract its text first, for example with pdftotext"),
     b"{\\rtf": ("a document in RTF", "save it as .docx or .odt"),
     b"\xd0\xcf\x11\xe0": (
-        "an encrypted document, or one of an old Office",
+        "an encrypted document, or one from an old version of Office",
         "save it as .docx or .odt without a password",
     ),
 }

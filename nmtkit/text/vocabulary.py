@@ -91,5 +91,5 @@ def unknown_warning(text: str, percent: float) -> str | None:
     return (
         f"{percent:.3g}% of the tokens of {text} are unknown to the vocabulary: is it segmented and cased as the "
         "training text was? With --byte-fallback or a larger --character-coverage, nmt-preprocess makes a vocabulary "
-        "that spells more"
+        "that covers more text"
     )

@@ -116,7 +116,7 @@ class OptimizerConfig(Config):
         "peak at --lr. linear and cosine fall to 0 at --max-updates.",
     )
     lr: float = option(5e-4, above=0.0, help="Peak learning rate of every schedule except paper.")
-    lr_scale: float = option(1.0, above=0.0, help="Factor of the learning rate of --lr-schedule paper.")
+    lr_scale: float = option(1.0, above=0.0, help="Multiply the learning rate of --lr-schedule paper by this factor.")
     warmup_updates: int = option(4000, min=1, help="Updates of linear warm-up.")
     adam_beta1: float = option(0.9, min=0.0, below=1.0, help="Adam's β1.")
     adam_beta2: float = option(0.98, min=0.0, below=1.0, help="Adam's β2.")
@@ -149,9 +149,9 @@ class StopConfig(Config):
         None,
         metavar="TIME",
         help="Choose model, batches, schedule and updates so that training ends in this time, such as 30m, 2h or 1d, "
-        "and average the last checkpoints. Options that are given win.",
+        "and average the last checkpoints. Explicit options take precedence.",
     )
-    patience: int | None = option(None, min=1, help="Stop after this many consecutive validations without a new best.")
+    patience: int | None = option(None, min=1, help="Stop after this many consecutive validations without improvement.")
     dry_run: bool = option(False, help="Check everything, time one update, and exit. Writes nothing.")
 
     def __post_init__(self) -> None:
@@ -209,7 +209,7 @@ class CheckpointConfig(Config):
         None,
         min=1,
         help="Save every N epochs. --keep-last and nmt-average --last then count only these checkpoints and those of "
-        "--save-every. Others are replaced by the next one.",
+        "--save-every. Other checkpoints are replaced by the next one.",
     )
     save_minutes: float = option(
         10.0,

@@ -26,10 +26,10 @@ from nmtkit.training.ranks import Ranks
 def _check_recurrent(precision: torch.dtype) -> None:
     """Raise UserError if torch cannot train an LSTM in this precision on this CPU."""
     if precision == torch.float16:
-        raise UserError("--precision fp16: CPUs cannot train recurrent models in it: use bf16 or fp32")
+        raise UserError("--precision fp16: CPUs cannot train recurrent models in fp16: use bf16 or fp32")
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if precision == torch.bfloat16 and has_onednn and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        raise UserError("--precision bf16: this CPU cannot train recurrent models in it: use fp32")
+        raise UserError("--precision bf16: this CPU cannot train recurrent models in bf16: use fp32")
 
 
 class Learner:

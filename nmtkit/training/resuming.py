@@ -227,7 +227,7 @@ def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collecti
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Describe options whose values differ; an option that is missing on one side counts as equal."""
     return [
-        f"{name} was {before[name]}, is {now[name]}"
+        f"{name} was {before[name]}, is now {now[name]}"
         for name in before
         if name in now and not _is_equal(name, before[name], now[name])
     ]

@@ -68,7 +68,7 @@ def test_a_report_is_completed_in_the_same_environment_only(tmp_path: Path) -> N
     again.add(Result("training", "broken", "default", 1.0, Measurement([500.0])))
     assert [result.name for result in again.results] == ["default", "broken"]
     for other in ({"torch": "2.14"}, {"nmtkit": "1.0 456def"}):
-        with pytest.raises(click.ClickException, match="use another --output"):
+        with pytest.raises(click.ClickException, match="use a different --output"):
             gpu_report.begin({**environment, **other}, tmp_path / "report")
     assert not gpu_report.begin(environment, tmp_path / "other").results
 

@@ -159,7 +159,7 @@ def test_a_signal_stops_generation_and_the_output_is_resumed(
     messages = process.stderr.read().decode().splitlines()
     assert process.wait() == code
     assert messages[-1] == f"nmt-generate: {'interrupted' if number == signal.SIGINT else 'terminated'}"
-    assert "out.de.partial has the translations so far: --resume continues it" in messages[-2]
+    assert "out.de.partial contains the translations so far: --resume continues it" in messages[-2]
     resumed(generate, output, expected)
 
 

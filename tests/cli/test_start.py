@@ -75,7 +75,7 @@ def test_bash_completes_values_after_sourcing_the_script() -> None:
 
 def test_windows_is_refused_in_one_sentence() -> None:
     done = output([sys.executable, "-c", "import sys; sys.platform = 'win32'; import nmtkit"], PYTHONPATH=str(ROOT))
-    assert (done.returncode, done.stderr.endswith("on Windows install it in WSL\n")) == (1, True)
+    assert (done.returncode, done.stderr.endswith("on Windows, install it in WSL\n")) == (1, True)
 
 
 def test_a_library_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:

@@ -249,8 +249,8 @@ def test_all_changed_options_that_affect_the_run_are_reported_at_once(train: Tra
     changed = ("--batch-tokens", 500, "--clip-norm", 1, "--freeze", "encoder.*", "--precision", "bf16")
     said = train(tmp_path, "--max-updates", 4, *falling, *changed, "--log-every", 2).stderr.decode()
     assert (
-        "options have changed since the checkpoint: batch_tokens was 400, is 500; clip_norm was 0.0, is 1.0; "
-        "freeze was [], is ['encoder.*']; max_updates was 2, is 4; precision was fp32, is bf16\n"
+        "options have changed since the checkpoint: batch_tokens was 400, is now 500; clip_norm was 0.0, is now 1.0; "
+        "freeze was [], is now ['encoder.*']; max_updates was 2, is now 4; precision was fp32, is now bf16\n"
     ) in said
 
 
@@ -275,7 +275,7 @@ def test_a_run_resumes_with_another_dropout_or_attention_window(train: Train, tm
     train(tmp_path, "--max-updates", 1)
     said = train(tmp_path, "--max-updates", 2, "--dropout", 0.3, "--attention-window", 2).stderr.decode()
     assert "options have changed since the checkpoint: " in said
-    assert all(words in said for words in ("dropout was 0.1, is 0.3", "attention_window was None, is 2"))
+    assert all(words in said for words in ("dropout was 0.1, is now 0.3", "attention_window was None, is now 2"))
     assert "max_updates was" not in said  # this schedule does not depend on it
     model = load_checkpoint(tmp_path / "checkpoint_2.pt").model_config.to_dict()
     assert (model["dropout"], model["attention_window"]) == (0.3, 2)

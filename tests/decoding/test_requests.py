@@ -132,7 +132,7 @@ def test_a_prefix_without_pieces_in_the_vocabulary_gives_a_warning(
 
 
 def test_a_text_in_place_of_a_list_of_terms_is_refused() -> None:
-    with pytest.raises(UserError, match="terms: a list of texts is expected, not 'Hund' alone"):
+    with pytest.raises(UserError, match="terms: a list of strings is expected, not 'Hund' alone"):
         Request("a dog", terms="Hund")  # type: ignore[arg-type]
 
 
@@ -217,7 +217,7 @@ def test_required_terms_that_other_options_forbid_are_dropped_with_a_warning(
     assert texts[:2] == plain
     assert "katze" in texts[2]
     assert without_cut_outputs(caplog.messages) == [
-        "1 line translated without the required terms: other options forbid them"
+        "1 line translated without the required terms: other options ban them"
     ]
 
 
@@ -235,7 +235,7 @@ def test_a_warning_about_missing_terms_names_the_positions_if_they_are_the_cause
     assert texts[1] == texts[4] == "w1 w2 w3 w4 w5 w6 w7 w8"
     assert without_cut_outputs(caplog.messages) == [
         "2 lines translated without the required terms: the model has positions for only 8 tokens",
-        "1 line translated without the required terms: other options forbid them",
+        "1 line translated without the required terms: other options ban them",
     ]
 
 

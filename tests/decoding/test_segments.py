@@ -184,7 +184,7 @@ def test_a_model_without_attention_puts_pairs_around_everything(
     monkeypatch.setattr(translator.model, "attention_layers", 0)
     (segment,) = translator.translate_segments([parse("the <b>dog</b> runs")], SEARCH)
     assert re.fullmatch("<b>.+</b>", render(segment))
-    assert "1 line with tags around all of the text" in caplog.text
+    assert "1 line with tags around the whole text" in caplog.text
 
 
 def test_options_of_markup_are_checked(translator: Translator) -> None:

@@ -323,7 +323,7 @@ def test_banning_a_word_that_the_vocabulary_cannot_spell_gives_a_warning(
     plain = translator.translate(["a dog"])
     assert translator.translate(["a dog"], ban=("Hund",)) == plain
     assert without_cut_outputs(caplog.messages) == [
-        "--ban: the model has no pieces for 'Hund': write it as the training text has it"
+        "--ban: the model has no pieces for 'Hund': write it as in the training text"
     ]
 
 

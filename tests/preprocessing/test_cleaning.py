@@ -165,7 +165,7 @@ def test_the_page_is_not_written_into_the_dataset_folder(report: str, tmp_path: 
     files = FilesConfig(
         "en", "de", (write(tmp_path / "text", good(3)),), destdir=tmp_path / "d", report=tmp_path / report
     )
-    with pytest.raises(UserError, match="contains nothing else"):
+    with pytest.raises(UserError, match="may contain no other files"):
         preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
     assert not (tmp_path / "d").exists()
 
@@ -208,7 +208,7 @@ def test_cleaning_without_training_text_is_refused(tmp_path: Path, run_here: Run
     [
         ("--min-langid 0.9", "--min-langid has no effect without --langid-model"),
         ("--dedup-normalized", "--dedup-normalized has no effect without --dedup"),
-        ("--max-repeats 5", "--max-repeats was removed: filter the text before"),
+        ("--max-repeats 5", "--max-repeats was removed: filter the text first"),
         ("--source-script Martian", "--source-script 'Martian': not a Unicode script"),
         ("--dedup both", "'--dedup': 'both' is not one of none, pair, source, target"),
     ],

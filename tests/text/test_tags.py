@@ -214,7 +214,7 @@ def test_a_tag_in_the_line_is_neither_aligned_nor_copied(into_several: Translato
 
 
 def test_a_limit_that_leaves_room_for_the_tag_only_is_refused(translator: Translator) -> None:
-    with pytest.raises(UserError, match="too few for tag and text"):
+    with pytest.raises(UserError, match="leaves no room for text within"):
         list(translator.stream([Request(LINE, source_tag=TAG)], SEARCH, StreamConfig(max_source_tokens=1)))
 
 
@@ -268,7 +268,7 @@ def test_a_mixture_of_languages_trains_a_model_that_translates_each_dataset(
     assert "<2en>" not in text
     again = run_here(*generate, *search, "--source-tag", "<2en>", input=text.encode())
     assert again.stdout == done.stdout
-    assert_refused(run_here(*generate, to_en, "--split", "valid", "--source-tag", "<2en>"), "has the tag <2en> already")
+    assert_refused(run_here(*generate, to_en, "--split", "valid", "--source-tag", "<2en>"), "already has the tag <2en>")
     assert_refused(run_here(*generate, "--source-tag", "<2fr>", input=b"a\n"), "not one piece", "--user-symbol")
 
 

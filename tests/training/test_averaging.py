@@ -304,7 +304,7 @@ def test_a_pipe_is_refused_as_output(folder: Path, run_here: Run) -> None:
     os.mkfifo(folder / "pipe")
     done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "pipe")
     assert done.returncode == 2
-    assert done.stderr.decode() == f"nmt-average: {folder}/pipe is not a regular file: use another --output\n"
+    assert done.stderr.decode() == f"nmt-average: {folder}/pipe is not a regular file: use a different --output\n"
 
 
 def test_an_existing_file_is_replaced_only_if_it_is_a_checkpoint_or_empty(folder: Path, run_here: Run) -> None:
@@ -316,7 +316,7 @@ def test_an_existing_file_is_replaced_only_if_it_is_a_checkpoint_or_empty(folder
     output.write_bytes(b"a thesis")
     done = average()
     assert done.returncode == 2
-    assert b"averaged.pt exists and is not a checkpoint: use another --output, or remove it" in done.stderr
+    assert b"averaged.pt exists and is not a checkpoint: use a different --output, or remove it" in done.stderr
     assert output.read_bytes() == b"a thesis"
 
 

@@ -128,7 +128,7 @@ def test_other_weights_on_resuming_are_a_warning_and_cause_no_large_update(
 ) -> None:
     train(tmp_path, small[0], "--max-updates", 20, "--mix", "9,1")
     said = train(tmp_path, small[0], "--max-updates", 22, "--mix", "1,1").stderr.decode()
-    assert "mix was 9,1, is 1,1" in said
+    assert "mix was 9,1, is now 1,1" in said
     assert metrics(tmp_path, "train")[20]["train_half_tokens"] < 400
 
 

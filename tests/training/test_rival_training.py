@@ -81,7 +81,7 @@ def test_a_recurrent_model_is_refused_where_torch_has_no_lstm_in_bf16(
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     said = train_rival("lstm_small", tmp_path, "--max-updates", 1, "--precision=bf16", code=2)
-    assert "this CPU cannot train recurrent models in it: use fp32" in said
+    assert "this CPU cannot train recurrent models in bf16: use fp32" in said
 
 
 def dataset_of_copies(folder: Path, run_here: Run) -> Path:
