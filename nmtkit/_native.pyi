@@ -81,14 +81,14 @@ def best_step(
     Tokens in `excluded` count as impossible. IndexError also for k > W.
     """
 
-def attend(
-    state: DecoderState, tokens: _Ints, position: _Floats, layer: int, weights: _Floats, threads: int
-) -> None:
-    """Decode tokens (R,) as far as the attention of a decoder layer to the source, whose mean over the heads is added to
-    weights (R, longest source).
+def record_attention(state: DecoderState, layer: int, weights: _Floats) -> None:
+    """Record the attention of a decoder layer to the source during the next step.
 
-    All steps of a search must be of this kind, with the same layer.
+    Its mean over the heads is added to weights (R, longest source), which must exist until then.
     """
+
+def attend(state: DecoderState, tokens: _Ints, position: _Floats, threads: int) -> None:
+    """Decode tokens (R,) only as far as the attention to record. All steps of a search must be of this kind."""
 
 def top_k(scores: _Floats, values: _Floats, indices: _Ints, threads: int) -> None:
     """The k highest of each row of scores (R, W) into values (R, k) and indices (R, k).

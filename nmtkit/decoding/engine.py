@@ -175,30 +175,49 @@ def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) 
                 "the probabilities of the model are not finite: its weights are damaged, or --precision is too "
                 "narrow for them (try fp32)"
             )
-    is_chosen = [batch.config.attends or (task.attends and model.attention_layers > 0) for task in batch.tasks]
-    chosen = [number for number, is_one in enumerate(is_chosen) if is_one]
-    sources, nbests = [batch.tasks[number].source for number in chosen], [found[number] for number in chosen]
-    attended = with_attention(model, sources, nbests, batch.config.alignment_layer)
-    for number, nbest in zip(chosen, attended, strict=True):
-        found[number] = nbest
+    if _layer_to_record(model, batch) is None:
+        return found
+    wanted = [_wants_attention(model, batch, task) for task in batch.tasks]
+    found = [
+        nbest if is_wanted else [replace(each, attention=None) for each in nbest]
+        for nbest, is_wanted in zip(found, wanted, strict=True)
+    ]
+    lacking = [i for i, nbest in enumerate(found) if wanted[i] and any(each.attention is None for each in nbest)]
+    attended = with_attention(
+        model, [batch.tasks[i].source for i in lacking], [found[i] for i in lacking], batch.config.alignment_layer
+    )
+    for i, nbest in zip(lacking, attended, strict=True):
+        found[i] = nbest
     return found
+
+
+def _wants_attention(model: InferenceModel, batch: SearchBatch, task: Task) -> bool:
+    return batch.config.attends or (task.attends and model.attention_layers > 0)
+
+
+def _layer_to_record(model: InferenceModel, batch: SearchBatch) -> int | None:
+    """The index of the decoder layer whose attention a task of the batch wants, or None."""
+    if not any(_wants_attention(model, batch, task) for task in batch.tasks):
+        return None
+    return model.alignment_layer(batch.config.alignment_layer)
 
 
 def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     """The n best of each sentence. A sentence whose terms are impossible is searched again without them."""
     constraints = [task.constraints for task in batch.tasks]
     src, lengths = pad(batch.sources)
+    layer = _layer_to_record(model, batch)
     if (shortlist := model.shortlist) is not None:
         lists = [shortlist.tokens(task.source, task.constraints.tokens) for task in batch.tasks]
         restricted = model.restricted_to(lists)
-        found = search(restricted, src, lengths, batch.config, constraints, batch.banned, text_of)
+        found = search(restricted, src, lengths, batch.config, constraints, batch.banned, text_of, layer)
     elif can_be_fixed(model.device, batch.config, constraints, batch.banned):
         from nmtkit.decoding.fixed_search import fixed_search
         from nmtkit.inference.torch_backend import fixed_model
 
         found = fixed_search(fixed_model(model), src, lengths, batch.config, batch.banned)
     else:
-        found = search(model, src, lengths, batch.config, constraints, batch.banned, text_of)
+        found = search(model, src, lengths, batch.config, constraints, batch.banned, text_of, layer)
     lost = [number for number, nbest in enumerate(found) if not nbest and constraints[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], constraints=replace(constraints[number], terms=())) for number in lost]

@@ -49,7 +49,7 @@ class Hypothesis:
     ids: list[int]  #: without EOS
     score: float
     token_log_probs: list[float]  #: of each token, EOS included
-    attention: NDArray[np.float32] | None = field(default=None, compare=False)  #: (T, S), set by `with_attention`
+    attention: NDArray[np.float32] | None = field(default=None, compare=False)  #: (T, S) to the source
 
 
 def search(
@@ -60,12 +60,14 @@ def search(
     constraints: Sequence[Constraints] = (),
     banned: Sequence[tuple[int, ...]] = (),
     text_of: TextOf = tuple,
+    attention_layer: int | None = None,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best outputs of each sentence of src (B, S), best first, with different texts unless sampled.
 
     Sentences have `lengths` (B,), EOS included; the padding after them is ignored. `constraints` is empty or has one
     entry for each sentence. `banned` sequences of ids are never produced; UNK may be. `text_of` is
-    called with the ids of each finished output if `nbest` is more than 1.
+    called with the ids of each finished output if `nbest` is more than 1. With an `attention_layer`, the hypotheses
+    have its attention if the model can record it.
 
     Without EOS, an output has at most max_len_a · (length - 1) + max_len_b tokens, or as many as its constraints
     require, and never more than `model.longest_sequence`. There are fewer than `nbest` outputs if the limit, the rules
@@ -77,6 +79,8 @@ def search(
     finished = _Finished(len(src), config.nbest, text_of if different_texts else None)
     beam = _Beam(src, lengths, config, model.longest_sequence, constraints, banned, finished)
     state = model.start(model.encode(src, lengths))
+    if attention_layer is not None:
+        beam.histories.attention = model.record_attention(state, attention_layer)
     reported = time.monotonic()
     while True:
         state.reorder(beam.origins())
@@ -141,6 +145,8 @@ class _Histories:
     def __init__(self, slots: int) -> None:
         self.length = 0  # t
         self._tokens, self._log_probs = np.empty((0, slots), np.int64), np.empty((0, slots), np.float32)
+        self.attention: list[Floats] | None = None  # of the decoder's rows at each step (R, S), if it is recorded
+        self._rows: list[Ints] = []  # (n,) of each step
 
     @property
     def tokens(self) -> Ints:
@@ -152,9 +158,11 @@ class _Histories:
         """(t, n), oldest first."""
         return self._log_probs[: self.length]
 
-    def extend(self, prefix: Ints, token: Ints, log_prob: Floats) -> None:
-        """Slot i continues the hypothesis of slot prefix[i] with a token, each (n,)."""
+    def extend(self, prefix: Ints, token: Ints, log_prob: Floats, row: Ints) -> None:
+        """Slot i continues the hypothesis of slot prefix[i] with a token found in a row of the decoder, each (n,)."""
         t = self.length
+        if self.attention is not None:
+            self._rows = [*(rows[prefix] for rows in self._rows), row]
         if t == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.empty((self._GROWTH, len(token)), np.int64)])
             self._log_probs = np.concatenate([self._log_probs, np.empty((self._GROWTH, len(token)), np.float32)])
@@ -163,8 +171,20 @@ class _Histories:
         self._tokens[t], self._log_probs[t] = token, log_prob
         self.length = t + 1
 
+    def attention_of(self, slot: int, row: int, source_length: int) -> Floats | None:
+        """The attention (t + 1, S) of the hypothesis in a slot and of its next token, decoded in a row."""
+        if self.attention is None:
+            return None
+        found = np.zeros((len(self.attention), source_length), np.float32)
+        rows = [*(rows[slot] for rows in self._rows), row]
+        for weights, step, each in zip(found, self.attention, rows, strict=True):
+            read = min(source_length, step.shape[1])  # without an </s> that the model does not read
+            weights[:read] = step[each, :read]
+        return found
+
     def select(self, slots: Ints) -> None:
         """Keep some slots."""
+        self._rows = [rows[slots] for rows in self._rows]
         self._tokens, self._log_probs = self._tokens[:, slots], self._log_probs[:, slots]
 
 
@@ -198,7 +218,7 @@ class _Beam:
         self.came_from = self.sentences.repeat(P)  # (b · P,) row of each slot's prefix
         self.last = np.full(B * P, BOS)  # the last token of each slot
         self.histories = _Histories(B * P)
-        self.finished = finished
+        self.finished, self.lengths = finished, lengths.tolist()
         self.score_to_beat = np.full(B, -np.inf, np.float32)  # the last score of the n best, if there are n
         self._find_open()
         self._set_free_lengths()
@@ -278,12 +298,13 @@ class _Beam:
         scores = totals / self.penalty[histories.length + 1]
         found = (histories.tokens[:, prefixes].T, histories.log_probs[:, prefixes].T, log_probs)
         repeating = []
-        for row, sentence, score, ids, before, last in zip(
-            *(column.tolist() for column in (rows, sentences, scores, *found)), strict=True
+        for slot, row, sentence, score, ids, before, last in zip(
+            *(column.tolist() for column in (prefixes, rows, sentences, scores, *found)), strict=True
         ):
             if row not in seen:
                 seen.add(row)
-                if not self.finished.add(sentence, Hypothesis(ids, score, [*before, last])):
+                attention = histories.attention_of(slot, row, self.lengths[sentence])
+                if not self.finished.add(sentence, Hypothesis(ids, score, [*before, last], attention)):
                     repeating.append(row)
         self.score_to_beat[index] = [self.finished.score_to_beat(sentence) for sentence in sentences.tolist()]
         return repeating
@@ -292,7 +313,7 @@ class _Beam:
         """Continue with the hypotheses of an extension that have not ended."""
         prefix, row, token, log_prob, total, chosen, ended = extension
         self.came_from, self.last = row.ravel(), token.ravel()
-        self.histories.extend(prefix.ravel(), self.last, log_prob.ravel())
+        self.histories.extend(prefix.ravel(), self.last, log_prob.ravel(), self.came_from)
         self.log_probs = np.where(chosen, total, _IMPOSSIBLE)
         if np.count_nonzero(ended):
             self.log_probs[ended] = -np.inf

@@ -45,14 +45,24 @@ _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search kn
 class NativeState:
     """A batch's encoded sentences and the key-value cache of its hypotheses, in C++."""
 
-    def __init__(self, state: "DecoderState", model: "NativeTransformer") -> None:
-        self.state, self.length = state, 0
+    def __init__(self, state: "DecoderState", model: "NativeTransformer", longest: int) -> None:
+        """`longest` is the length of the longest source, as the model reads it."""
+        self.state, self.longest, self.length = state, longest, 0
         self.log_probs = np.empty((0, 0), np.float32)  # of the last step: fresh memory costs more than its softmax
+        self.attention_layer = 0
+        self.attention: list[Floats] | None = None  # of each step so far, if that layer's is recorded
         self._model = model  # the state points into its memory
 
     def reorder(self, origins: Ints) -> None:
         """See `InferenceState.reorder`. Raises IndexError for rows that do not exist."""
         native_build.native.reorder(self.state, origins)
+
+    def prepare(self, rows: int) -> None:
+        """Prepare the next step, of this number of rows."""
+        self.length += 1
+        if self.attention is not None:
+            self.attention.append(np.zeros((rows, self.longest), np.float32))
+            native_build.native.record_attention(self.state, self.attention_layer, self.attention[-1])
 
 
 class NativeTransformer(TransformerSizes, InferenceModel):
@@ -118,7 +128,8 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         if not self.config.source_end:
             lengths = np.maximum(lengths - 1, 1)
         positions = self._source_positions.rows(0, src.shape[1])
-        return NativeState(native_build.native.encode(self._model, src, lengths, positions, thread_count()), self)
+        encoded = native_build.native.encode(self._model, src, lengths, positions, thread_count())
+        return NativeState(encoded, self, int(lengths.max()))
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "NativeTransformer":
         """As `InferenceModel.restricted_to`: only the logits of the shortlists are computed.
@@ -141,7 +152,8 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         if len(state.log_probs) < len(tokens):
             state.log_probs = np.empty((len(tokens), self.vocabulary_size), np.float32)
         log_probs = state.log_probs[: len(tokens)]
-        native_build.native.step(state.state, tokens, self._next_position(state), log_probs, thread_count())
+        position = self._next_position(state, len(tokens))
+        native_build.native.step(state.state, tokens, position, log_probs, thread_count())
         return log_probs
 
     def best_step(self, tokens: Ints, state: NativeState, count: int, excluded: tuple[int, ...]) -> tuple[Floats, Ints]:
@@ -149,7 +161,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         has the log-probabilities of all tokens only for a block of rows."""
         shape = len(tokens), min(count, self.vocabulary_size)
         log_probs, best = np.empty(shape, np.float32), np.empty(shape, np.int64)
-        position = self._next_position(state)
+        position = self._next_position(state, len(tokens))
         native_build.native.best_step(state.state, tokens, position, excluded, log_probs, best, thread_count())
         return log_probs, best
 
@@ -159,20 +171,22 @@ class NativeTransformer(TransformerSizes, InferenceModel):
 
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
         """See `InferenceModel.alignment`: the layers above that one are not computed."""
-        number, state = self.alignment_layer(layer), self.encode(src, lengths)
-        longest = max(1, int(lengths.max()) - (not self.config.source_end))
-        weights = np.zeros((*tgt_in.T.shape, longest), np.float32)  # (T, B, S)
-        for tokens, of_step in zip(np.ascontiguousarray(tgt_in.T), weights, strict=True):
-            position = self._next_position(state)
-            native_build.native.attend(state.state, tokens, position, number, of_step, thread_count())
-        by_row: Floats = weights.swapaxes(0, 1)
-        if (masked := int(lengths.max()) - longest) > 0:  # </s>, which the model does not read
-            by_row = np.pad(by_row, ((0, 0), (0, 0), (0, masked)))
-        return by_row
+        state = self.encode(src, lengths)
+        attention = self.record_attention(state, self.alignment_layer(layer))
+        weights = np.zeros((*tgt_in.shape, src.shape[1]), np.float32)  # 0 for an </s> that the model does not read
+        for t, tokens in enumerate(np.ascontiguousarray(tgt_in.T)):
+            native_build.native.attend(state.state, tokens, self._next_position(state, len(tokens)), thread_count())
+            weights[:, t, : state.longest] = attention[t]
+        return weights
 
-    def _next_position(self, state: NativeState) -> Floats:
-        """The encoding (1, D) of the next position of the target."""
-        state.length += 1
+    def record_attention(self, state: NativeState, layer: int) -> list[Floats]:
+        """See `InferenceModel.record_attention`."""
+        state.attention_layer, state.attention = layer, []
+        return state.attention
+
+    def _next_position(self, state: NativeState, rows: int) -> Floats:
+        """Prepare a step; return the encoding (1, D) of its position of the target."""
+        state.prepare(rows)
         return self._target_positions.rows(state.length - 1, 1)
 
 

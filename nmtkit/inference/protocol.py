@@ -116,6 +116,14 @@ class InferenceModel(ABC):
         """
         raise UserError(_NO_ATTENTION)
 
+    def record_attention(self, state: Any, layer: int) -> list[Floats] | None:
+        """Return a list to which each later step of the state appends its attention to the source, or None.
+
+        Each array (R, up to S) is the mean over the heads of the decoder layer with this index. None if the model can
+        compute the attention only of given outputs, see `alignment`.
+        """
+        return None
+
     def alignment_layer(self, layer: int | None) -> int:
         """Return the index, from 0, of the decoder layer with this number, counted from 1.
 

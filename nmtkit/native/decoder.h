@@ -12,6 +12,7 @@ struct AttentionRecorder {
   size_t layer = 0;
   float* weights = nullptr;  // (R, width), zeros
   int width = 0;
+  bool is_last = false;  // the step ends behind this attention
 
   // scores (heads, padded_positions(positions)) are those of a row.
   void record(int row, const float* scores, int heads, int positions) const {
@@ -31,8 +32,7 @@ class DecoderStep {
         begin_(begin), n_(n), workspace_(workspace) {}
 
   // Decode a token of each row, of all the batch's `tokens` (R,), at a `position` (D). The decoder's outputs (n, D) are
-  // left in workspace.x. T is the type of stored keys and values. With a recorder, the step ends behind its layer's
-  // attention to the source.
+  // left in workspace.x. T is the type of stored keys and values.
   template <class T>
   void run(const int64_t* tokens, const float* position, const AttentionRecorder& recorder) {
     Workspace& w = workspace_;
@@ -44,7 +44,7 @@ class DecoderStep {
       const bool is_recorded = recorder.weights && l == recorder.layer;
       residual(model_, layer.norms[1], x, n_, w,
                [&](const float* in) { cross_attention<T>(l, in, is_recorded ? &recorder : nullptr); });
-      if (is_recorded) return;
+      if (is_recorded && recorder.is_last) return;
       residual(model_, layer.norms[2], x, n_, w,
                [&](const float* in) { feed_forward(model_, layer.feed_forward, in, n_, w); });
     }

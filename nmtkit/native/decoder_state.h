@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "decoder.h"
 #include "encoder.h"
@@ -63,7 +64,7 @@ class DecoderState {
   void step(const int64_t* tokens, int R, const float* position, float* log_probs, int threads) {
     const int W = model_.output->rows();
     if (shortlists_) std::fill_n(log_probs, static_cast<size_t>(R) * W, -kInfinity);
-    decode(tokens, R, position, threads, 0, {}, [&](int begin, int n, Workspace& w) {
+    decode(tokens, R, position, threads, 0, [&](int begin, int n, Workspace& w) {
       float* out = log_probs + static_cast<size_t>(begin) * W;
       if (shortlists_)
         return shortlist_logits(begin, n, w, [&](int i, const int32_t* ids, int count, float* logits) {
@@ -85,7 +86,7 @@ class DecoderState {
     const int W = model_.output->rows();
     check(excluded.data(), static_cast<int>(excluded.size()), W, "token");
     if (k < 0 || k > W) throw std::out_of_range("there are no " + std::to_string(k) + " tokens");
-    decode(tokens, R, position, threads, shortlists_ ? 0 : W, {}, [&](int begin, int n, Workspace& w) {
+    decode(tokens, R, position, threads, shortlists_ ? 0 : W, [&](int begin, int n, Workspace& w) {
       if (shortlists_)
         return shortlist_logits(begin, n, w, [&](int i, const int32_t* ids, int count, float* logits) {
           const size_t at = static_cast<size_t>(begin + i) * k;
@@ -103,12 +104,17 @@ class DecoderState {
     });
   }
 
-  // Decode a token of each row as far as the attention of decoder layer `layer` to the source, whose mean over the heads
-  // is added to weights (R, longest_source()). All steps of a search must be of this kind, with the same layer.
-  void attend(const int64_t* tokens, int R, const float* position, int layer, float* weights, int threads) {
+  // Record the attention of decoder layer `layer` to the source during the next step: its mean over the heads is added to
+  // weights (R, longest_source()).
+  void record_attention(int layer, float* weights) {
     if (layer < 0 || layer >= static_cast<int>(model_.decoder.size())) throw std::out_of_range("there is no such layer");
-    decode(tokens, R, position, threads, 0, {static_cast<size_t>(layer), weights, batch_.longest},
-           [](int, int, Workspace&) {});
+    recorder_ = {static_cast<size_t>(layer), weights, batch_.longest};
+  }
+
+  // Decode a token of each row only as far as the attention to record. All steps of a search must be of this kind.
+  void attend(const int64_t* tokens, int R, const float* position, int threads) {
+    recorder_.is_last = true;
+    decode(tokens, R, position, threads, 0, [](int, int, Workspace&) {});
   }
 
  private:
@@ -151,7 +157,8 @@ class DecoderState {
   // decoder's outputs in workspace.x and memory for `logits_per_row`.
   template <class Output>
   void decode(const int64_t* tokens, int R, const float* position, int threads, int logits_per_row,
-              const AttentionRecorder& recorder, Output output) {
+              Output output) {
+    const AttentionRecorder recorder = std::exchange(recorder_, {});
     if (R != rows()) throw std::out_of_range("a token is needed for each row");
     check(tokens, R, model_.output->rows(), "token");
     const RowBlocks blocks(R, threads);
@@ -184,6 +191,7 @@ class DecoderState {
   std::vector<int32_t> sentence_of_row_;  // (R,)
   KeyValueCache kv_cache_;
   std::optional<Shortlists> shortlists_;
+  AttentionRecorder recorder_;  // of the next step
   std::vector<Workspace> workspaces_;  // by thread
 };
 

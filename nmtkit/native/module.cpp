@@ -190,19 +190,29 @@ PyObject* best_step(PyObject*, PyObject* args) {
   }));
 }
 
+PyObject* record_attention(PyObject*, PyObject* args) {
+  DecoderState* state;
+  Array<float> weights;
+  int layer;
+  if (!PyArg_ParseTuple(args, "O&iO&", read_capsule<DecoderState>, &state, &layer, Array<float>::read, &weights))
+    return nullptr;
+  return none_if(without_gil([&] {
+    weights.expect_size(static_cast<size_t>(state->rows()) * state->longest_source(), "weights");
+    state->record_attention(layer, weights.data());
+  }));
+}
+
 PyObject* attend(PyObject*, PyObject* args) {
   DecoderState* state;
   Array<const int64_t> tokens;
   Array<const float> position;
-  Array<float> weights;
-  int layer, threads;
-  if (!PyArg_ParseTuple(args, "O&O&O&iO&i", read_capsule<DecoderState>, &state, Array<const int64_t>::read, &tokens,
-                        Array<const float>::read, &position, &layer, Array<float>::read, &weights, &threads))
+  int threads;
+  if (!PyArg_ParseTuple(args, "O&O&O&i", read_capsule<DecoderState>, &state, Array<const int64_t>::read, &tokens,
+                        Array<const float>::read, &position, &threads))
     return nullptr;
   return none_if(without_gil([&] {
-    weights.expect_size(tokens.size() * state->longest_source(), "weights");
     position.expect_size(state->model().d_model, "positions");
-    state->attend(tokens.data(), tokens.length(0), position.data(), layer, weights.data(), threads);
+    state->attend(tokens.data(), tokens.length(0), position.data(), threads);
   }));
 }
 
@@ -240,6 +250,7 @@ PyMethodDef kMethods[] = {
     {"reorder", reorder, METH_VARARGS, nullptr},
     {"step", step, METH_VARARGS, nullptr},
     {"best_step", best_step, METH_VARARGS, nullptr},
+    {"record_attention", record_attention, METH_VARARGS, nullptr},
     {"attend", attend, METH_VARARGS, nullptr},
     {"top_k", top_k, METH_VARARGS, nullptr},
     {"cross_entropy", bindings::cross_entropy, METH_VARARGS, nullptr},

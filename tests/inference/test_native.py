@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from in_tensors import InTensors, array, compiled, search, tensor, unwrapped
@@ -14,8 +16,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.forced import score
+from nmtkit.decoding.forced import score, with_attention
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.search import search as search_arrays
 from nmtkit.inference import native_transformer
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
@@ -275,6 +278,19 @@ def test_the_compiled_search_finds_the_same_outputs_as_torch(changes: dict[str, 
     expected, found = (search(each, *with_lengths(src), config) for each in (torch_backend(model), packed(model)))
     assert texts(found) == texts(expected)
     assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("config", CONFIGS, ids=["greedy", "beam", "diverse", "sampled"])
+def test_the_attention_recorded_in_a_search_is_that_of_its_outputs(precision: str, config: SearchConfig) -> None:
+    model, lengths = unwrapped(packed(make(), precision)), np.array(LENGTHS)
+    src = sources(*LENGTHS).numpy()
+    found = search_arrays(model, src, lengths, config, attention_layer=model.alignment_layer(None))
+    rows = [row[:length].tolist() for row, length in zip(src, lengths, strict=True)]
+    bare = [[replace(one, attention=None) for one in nbest] for nbest in found]
+    for nbest, expected in zip(found, with_attention(model, rows, bare, None), strict=True):
+        for one, other in zip(nbest, expected, strict=True):
+            assert np.array_equal(one.attention, other.attention)
 
 
 def test_a_sentence_may_be_longer_than_a_block_of_rows() -> None:
