@@ -88,17 +88,17 @@ class Checkpoint:
         return shares_vocabulary(self.source, self.target)
 
     def chosen(self, which: str = "auto") -> Weights:
-        """The weights that an option of `WeightsConfig` selects; UserError for missing averages."""
+        """Return the weights that an option of `WeightsConfig` selects; UserError for missing averages."""
         if which == "ema" and self.ema is None:
             raise UserError("--weights ema: the checkpoint has no moving average, because it was trained without --ema")
         return self.weights if which == "trained" or self.ema is None else self.ema
 
     def without_training(self, which: str = "auto") -> "Checkpoint":
-        """The checkpoint with only the `chosen` weights, and without the state of training."""
+        """Return the checkpoint with only the `chosen` weights, and without the state of training."""
         return replace(self, weights=self.chosen(which), optimizer=None, ema=None)
 
     def merged(self) -> "Checkpoint":
-        """The checkpoint of the same model without low-rank additions, and so without their optimizer state."""
+        """Return the checkpoint of the same model without low-rank additions, and so without their optimizer state."""
         if self.lora is None:
             return self
         from nmtkit.model.lora import merged
@@ -108,7 +108,7 @@ class Checkpoint:
         return replace(self, weights=merged(self.weights, scale), ema=ema, optimizer=None, lora=None)
 
     def build_model(self, which: str = "auto") -> "TranslationModel":
-        """The model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
+        """Return the model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
         from nmtkit.model.weights import build_model
 
         weights = self.chosen(which)
@@ -117,7 +117,7 @@ class Checkpoint:
             return build_model(self.model_config, len(self.source.vocab), len(self.target.vocab), weights)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter of the model that the options describe, in the model's order."""
+        """Return the shape of each parameter of the model that the options describe, in the model's order."""
         sizes = len(self.source.vocab), len(self.target.vocab)
         if type(self.model_config) is TransformerConfig and self.lora is None:
             return transformer_shapes(self.model_config, *sizes)
@@ -175,7 +175,7 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_progress(path: Path) -> dict[str, Any]:
-    """The `progress` of a checkpoint without reading its tensors: fast for a model of any size.
+    """Return the `progress` of a checkpoint without reading its tensors: fast for a model of any size.
 
     UserError as of `load_checkpoint`, except for damage outside the header, which is not read.
     """
@@ -185,7 +185,7 @@ def read_progress(path: Path) -> dict[str, Any]:
 
 
 def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The setting of a metric in METRIC_OPTIONS: the value of its option, and the version of the loss.
+    """Return the setting of a metric in METRIC_OPTIONS: the value of its option, and the version of the loss.
 
     Values of the metric compare only under equal settings. An option that is not recorded is None. The version is 1 if
     it is not recorded, or if the metric does not depend on the loss.
@@ -253,7 +253,7 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[str], bytes]) -> Checkpoint:
-    """The checkpoint of a header, still without weights, with the tokenizers of both sides.
+    """Return the checkpoint of a header, still without weights, with the tokenizers of both sides.
 
     Their parts have the names that `name_parts` gives by kinds, shared vocabulary or not, and languages; `read` returns
     the content of a part.
@@ -291,7 +291,7 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
 
 
 def _tokenizer_tensors(kinds: tuple[str, str], joined: bool, *_: object) -> tuple[StoredParts, StoredParts]:
-    """The names of the tensors with the tokenizers of both sides; a side without a model has an empty one."""
+    """Return the names of the tensors with the tokenizers of both sides; a side without a model has an empty one."""
     vocabulary = "source" if joined else "target"
     model = "source" if shares_model(kinds[1], joined) else "target"
     source = StoredParts("source.vocabulary", "source.tokenizer")

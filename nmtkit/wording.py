@@ -81,7 +81,7 @@ def _three_digits(number: float) -> str:
 
 
 def describe_unknown_version(name: str, version: object, newest: int) -> str:
-    """The error message for a file of an unsupported version; `newest` is the newest supported one."""
+    """Return the error message for a file of an unsupported version; `newest` is the newest supported one."""
     is_newer = isinstance(version, int) and version > newest
     remedy = "use a newer nmtkit" if is_newer else "the file is damaged"
     return f"{name} version {quoted(version)}, this nmtkit reads up to {newest}: {remedy}"

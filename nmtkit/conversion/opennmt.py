@@ -182,7 +182,7 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
 
 
 def _last(schedule: Any, default: float) -> float:
-    """The last value of an option that may change during training."""
+    """Return the last value of an option that may change during training."""
     values = schedule if isinstance(schedule, list) else [schedule]
     return float(values[-1]) if values and values[-1] is not None else default
 

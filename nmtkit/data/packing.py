@@ -63,7 +63,7 @@ class PackedBatch(Movable):
         return self.src.numel() + self.tgt_out.numel()
 
     def parts_within(self, max_tokens: int) -> int:
-        """The number of equal parts needed for about `max_tokens` tokens per side in each."""
+        """Return the number of equal parts needed for about `max_tokens` tokens per side in each."""
         return -(-max(self.source_tokens, self.target_tokens) // max_tokens)
 
     def rows(self, rows: slice) -> "PackedBatch":
@@ -141,6 +141,6 @@ def _cut(source: SideLengths, target: SideLengths, max_tokens: int) -> Iterator[
 
 
 def _tokens_of(lengths: Tensor, rows: slice) -> slice:
-    """The slice of tokens of some sentence pairs."""
+    """Return the slice of tokens of some sentence pairs."""
     begin = int(lengths[: rows.start].sum())
     return slice(begin, begin + int(lengths[rows].sum()))

@@ -22,8 +22,8 @@ _PLACEHOLDER = "ATTENTION_DATA"
 class Attention:
     """The attention weights of a sentence and its translation, in each of L layers and H heads.
 
-    `source` has S pieces and `target` T, both with `</s>` at the end. The weights sum to 1 along the last dimension.
-    Index t of T is the decoding step that produces piece t of the target. The last dimension of `decoder` are the
+    `source` has S pieces and `target` has T, both with `</s>` at the end. Weights sum to 1 along the last dimension.
+    Index t of T is the decoding step that produces piece t of the target. The last dimension of `decoder` contains the
     inputs of the decoder: `<s>` and the pieces before t.
     """
 
@@ -39,7 +39,7 @@ class Attention:
 def write_attention_page(
     path: str | Path, attentions: Iterable[Attention], languages: tuple[str, str] = ("", "")
 ) -> None:
-    """Write the `attention_page` of a few sentences. Raises UserError as it does, or if the file cannot be written."""
+    """Write the page that `attention_page` renders. Raises the same errors, and UserError if writing fails."""
     page = attention_page(attentions, languages)
     with staged_file(Path(path)) as file:
         file.write(page)
@@ -70,7 +70,7 @@ def attention_page(attentions: Iterable[Attention], languages: tuple[str, str] =
 
 
 def at_most_a_page(chunks: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Pass on chunks of lines. Raises UserError, before the translation, if there are more lines than a page shows."""
+    """Yield chunks of lines unchanged. Raises UserError before the translation if there are too many for a page."""
     lines = 0
     for chunk in chunks:
         lines += len(chunk)
@@ -82,7 +82,7 @@ def at_most_a_page(chunks: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
 
 
 def _as_object(attention: Attention) -> dict[str, Any]:
-    """A sentence as JSON values: weights in thousandths, those of the decoder without the masked ones."""
+    """Convert a sentence to JSON values, with weights in thousandths and without the decoder's masked weights."""
     fields = dict(vars(attention))
     for kind in ("encoder", "decoder", "cross"):
         fields[kind] = np.rint(fields[kind] * 1000).astype(int).tolist()

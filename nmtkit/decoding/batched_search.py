@@ -19,10 +19,10 @@ def search_in_batches(
     max_tokens: int,
     advance: Advance,
 ) -> Iterator[list[Hypothesis]]:
-    """The hypotheses of each task of the sentences, in order, without those of the first `done` sentences.
+    """Yield the hypotheses of each task of the sentences, in order, but skip the first `done` sentences.
 
-    Batches have at most `max_tokens` source tokens, see `batches_by_tokens`. The sentences that are done take part in
-    the batches all the same, because a result may depend on its batch by a rounding.
+    Batches have at most `max_tokens` source tokens, see `batches_by_tokens`. Skipped sentences are still searched,
+    because the other sentences of a batch may change the rounding of a result.
     """
     tasks = [task for sentence in sentences for task in sentence.tasks]
     lengths = [max(len(task.source) - 1, len(task.target or ())) for task in tasks]
@@ -41,7 +41,7 @@ def search_in_batches(
 
 
 def batches_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Batches of similar lengths, longest first, as indices into `lengths`; those of length 0 are left out.
+    """Yield batches of similar lengths, longest first, as indices into `lengths`. Sentences of length 0 are omitted.
 
     `lengths` are in tokens without EOS. The longest sentence of a batch with its EOS, times the number of sentences, is
     at most `max_tokens`, unless the batch is a single sentence.
@@ -55,7 +55,7 @@ def batches_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[
 
 
 def _in_order(numbered: Iterable[tuple[int, T]]) -> Iterator[T]:
-    """Items numbered 0, 1, 2, … that arrive in any order, each as soon as all earlier ones have been returned."""
+    """Yield items that arrive in any order by their numbers 0, 1, 2, …, each as soon as it is the next."""
     waiting: dict[int, T] = {}
     due = 0
     for number, item in numbered:

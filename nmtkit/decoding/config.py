@@ -118,13 +118,13 @@ class SearchConfig(Config):
     )
 
     def length_limit(self, source_tokens: int, required: int = 0, positions: int | None = None) -> int:
-        """The most tokens of an output, without EOS, for source tokens without EOS."""
+        """Return the maximum number of tokens of an output, without EOS, for a number of source tokens without EOS."""
         limit = max(int(self.max_len_a * source_tokens + self.max_len_b), required)
         return limit if positions is None else min(limit, positions)
 
     @property
     def attends(self) -> bool:
-        """Whether the attention of the results is computed."""
+        """Whether the search must compute the attention of its results."""
         return self.alignment or self.copy_unknown
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class SearchConfig(Config):
 
 @dataclass(frozen=True)
 class RequestConfig(Config):
-    """A tag of all input lines, and files that constrain the translation of each, or give it."""
+    """The tag of all input lines, and files that constrain or give the translation of each line."""
 
     heading: ClassVar[str] = "Additional input"
 
@@ -221,22 +221,22 @@ class MarkupConfig(Config):
 
     @property
     def patterns(self) -> tuple[re.Pattern[str], ...]:
-        """The expressions of --protect."""
+        """The compiled regular expressions of --protect."""
         return tuple(map(re.compile, self.protect))
 
     @property
     def kept(self) -> frozenset[str]:
-        """The names of --ignore-tags."""
+        """The element names in --ignore-tags."""
         return frozenset(split_names(self.ignore_tags))
 
     @property
     def is_wanted(self) -> bool:
-        """Whether lines are more than plain text."""
+        """Whether the input is a document, has tags, or has protected text."""
         return bool(self.markup or self.protect)
 
 
 def split_names(names: str) -> list[str]:
-    """Split a list at its commas."""
+    """Split a comma-separated list of names."""
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
@@ -246,7 +246,7 @@ _BY_DEVICE = f"{_ON_GPU} on a GPU, {_ON_CPU} on a CPU"
 
 @dataclass(frozen=True)
 class StreamConfig(Config):
-    """How a stream of lines becomes batches."""
+    """Options for dividing a stream of lines into batches."""
 
     heading: ClassVar[str] = "Batches"
 
@@ -283,7 +283,7 @@ class StreamConfig(Config):
     )
 
     def sizes_on(self, device: str) -> "BatchSizes":
-        """The size of a batch and of the buffer on a device, such as "cuda:1"."""
+        """Return the size of a batch and of the buffer on a device, such as "cuda:1"."""
         default = _ON_CPU if device == "cpu" else _ON_GPU
         return BatchSizes(self.max_tokens or default, self.buffer or default)
 
@@ -297,7 +297,7 @@ class BatchSizes(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineConfig(DeviceConfig):
-    """Where and how to compute when nothing is trained."""
+    """Options for the device, number format and workers of inference."""
 
     precision: str = option(
         "auto",
@@ -338,7 +338,7 @@ class InputConfig(Config):
 
     @property
     def path(self) -> Path | None:
-        """The file to read; None for stdin, which `-` stands for as well."""
+        """The file to read; None for stdin, also if the option is `-`."""
         return None if self.input == STANDARD_STREAM else self.input
 
 
@@ -369,7 +369,7 @@ class OutputConfig(Config):
 
     @property
     def path(self) -> Path | None:
-        """The file to write; None for stdout, which `-` stands for as well."""
+        """The file to write; None for stdout, also if the option is `-`."""
         return None if self.output == STANDARD_STREAM else self.output
 
 
@@ -400,13 +400,13 @@ class EvaluationConfig(Config):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any score is computed."""
+        """Whether any score is requested."""
         return self.sacrebleu or self.tokenized_bleu
 
 
 @dataclass(frozen=True)
 class GenerationOptions(OptionGroups):
-    """All options of nmt-generate that are not about its messages."""
+    """All options of nmt-generate except those for messages."""
 
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     input: InputConfig = field(default_factory=InputConfig)

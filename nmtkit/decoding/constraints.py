@@ -1,7 +1,7 @@
 """Grid beam search: outputs that contain required terms (Hokamp & Liu 2017).
 
-The progress of a hypothesis is the number of tokens of the terms that it contains, including those of a term that has
-begun at its end. There is a bank of K = `beam` slots for each progress: hypotheses compete only with others of the same
+The progress of a hypothesis is the number of tokens of the terms that it contains, including a term that has begun at
+its end. There is a bank of K = `beam` slots for each progress. Hypotheses compete only with others of the same
 progress, so terms appear where they cost least. The candidates are the best tokens and all tokens that continue a term.
 An output may end when it contains all terms.
 
@@ -30,12 +30,12 @@ class Terms:
         self._advances: dict[State, dict[int, int]] = {}
 
     def progress(self, state: State) -> int:
-        """The number of tokens of the terms that the output contains, of `total`."""
+        """Return how many of the `total` tokens of the terms the output contains."""
         missing, begun = state
         return self.total - sum(map(len, missing)) + len(begun)
 
     def follow(self, state: State, token: int) -> State:
-        """The state after one more token."""
+        """Return the state after one more token."""
         missing, begun = state
         end = (*begun, token)
         missing = frozenset(term for term in missing if end[-len(term) :] != term)
@@ -43,7 +43,7 @@ class Terms:
         return missing, end[len(end) - next(lengths, 0) :]
 
     def advances(self, state: State) -> dict[int, int]:
-        """The tokens that begin or continue a term, each with the progress after it."""
+        """Return the tokens that begin or continue a term, each with the progress after it."""
         if state not in self._advances:
             self._advances[state] = {token: self.progress(self.follow(state, token)) for token in self._leading(state)}
         return self._advances[state]
@@ -59,7 +59,7 @@ class Terms:
 
 
 class GridBeamSearch:
-    """Chooses the K best candidates of each progress, from 0 to that of all terms."""
+    """Chooses the K best candidates of each progress, from 0 to the number of tokens of all terms."""
 
     def __init__(self, beam: int, constraints: Sequence[Constraints]) -> None:
         """`constraints` has one entry for each sentence of `src`."""
@@ -71,7 +71,7 @@ class GridBeamSearch:
         self._states = {(number, ()): terms.start for number, terms in enumerate(self.terms)}
 
     def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
-        """See `Strategy.choose`, for log_probs (R, W)."""
+        """Choose a candidate for each vacant slot, as `Strategy.choose`, from log_probs (R, W)."""
         leading, after, otherwise = self._prospects(frontier)
         unfinished = otherwise < self.ends[frontier.sentence_of_row]
         log_probs[unfinished, EOS] = -np.inf
@@ -86,7 +86,7 @@ class GridBeamSearch:
         )
 
     def _prospects(self, frontier: Frontier) -> tuple[Ints, Ints, Ints]:
-        """Tokens (R, A) that begin or continue a term, the progress after each, and after any other token (R,)."""
+        """Return tokens (R, A) that begin or continue a term, the progress after each, and after other tokens (R,)."""
         states, advances, otherwise = {}, [], []
         prefixes = map(tuple, frontier.tokens.tolist())
         for sentence, prefix in zip(frontier.sentence_of_row.tolist(), prefixes, strict=True):
@@ -105,7 +105,7 @@ class GridBeamSearch:
         return np.array(leading, np.int64).reshape(shape), np.array(after, np.int64).reshape(shape), np.array(otherwise)
 
     def _best_of_each(self, frontier: Frontier, totals: Floats, after: Ints) -> tuple[Floats, Ints]:
-        """The K best candidates of each progress, of totals and progress (b, P, c): their totals and indices (b, P)."""
+        """Return totals and indices (b, P) of the K best candidates of each progress from totals, `after` (b, P, c)."""
         last = self.ends[frontier.sentences]
         vacant = frontier.vacant.reshape(-1, self.banks, self.width).any(2)
         # if K outputs with all terms have finished, there is no slot for another

@@ -32,7 +32,7 @@ from nmtkit.wording import counted, format_bytes
 
 @dataclass(frozen=True)
 class Task:
-    """A sentence to search, with constraints on its output; or, with `target`, an output to score."""
+    """A sentence to search, with constraints on its output, or with a `target` to score."""
 
     source: list[int]  #: ids with EOS
     constraints: Constraints = NO_CONSTRAINTS
@@ -55,7 +55,7 @@ class SearchBatch:
 
     @property
     def rules(self) -> list[str]:
-        """The options that forbid tokens, by name."""
+        """The names of the options that forbid tokens."""
         search = self.config
         values = {
             "--min-len": search.min_len,
@@ -66,7 +66,7 @@ class SearchBatch:
 
 
 class Engine(Protocol):
-    """Searches batches. Yields the n best of each sentence of a batch, in the order of the batches."""
+    """Searches batches. Yields the n best hypotheses of each sentence of a batch, in the order of the batches."""
 
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]: ...
 
@@ -76,7 +76,7 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
 
     Frees the memory of mapped weights, so later changes to the arrays of `checkpoints` are lost.
 
-    Raises UserError like `load_models`, and for a shortlist that cannot be read or was made for other vocabularies.
+    Raises UserError like `load_models`, and if the shortlist cannot be read or belongs to different vocabularies.
     """
     set_threads(engine.threads)
     model = load_models(checkpoints, engine.device, engine.precision, weights)
@@ -88,7 +88,7 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
 
 
 def checksums_of(checkpoints: Sequence[Checkpoint], model: InferenceModel) -> list[str | bytes | None]:
-    """The checksums of the files from which a model was loaded: its checkpoints, and its shortlist if it has one."""
+    """Return the checksums of the files that a model was loaded from: its checkpoints and, if any, its shortlist."""
     shortlist = [] if model.shortlist is None else [model.shortlist.checksum]
     return [*(checkpoint.checksum for checkpoint in checkpoints), *shortlist]
 
@@ -96,11 +96,11 @@ def checksums_of(checkpoints: Sequence[Checkpoint], model: InferenceModel) -> li
 def search_batch(
     model: InferenceModel, batch: SearchBatch, text_of: TextOf, processes: int = 1
 ) -> list[list[Hypothesis]]:
-    """The n best of each sentence, with different texts as `text_of` decodes ids; or the scored target of each task.
+    """Return the n best hypotheses of each sentence, or the scored target of each task.
 
-    A batch that does not fit into memory, which `processes` share, is searched in halves. Raises UserError if the
-    memory is too small for one sentence, RunError if the search of one sentence runs out of memory or the model gives
-    no finite probabilities.
+    Hypotheses have different texts, as `text_of` decodes their ids. `processes` share the memory; if a batch does not
+    fit into it, its halves are searched. Raises UserError if the memory is too small for one sentence, and RunError if
+    the search of one sentence runs out of memory or the model gives no finite probabilities.
     """
     if _has_memory(model, batch, processes):
         try:
@@ -140,7 +140,7 @@ def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -
 
 
 def _for_sentence(task: Task) -> str:
-    """What a search or a score is for, and what to do if it does not fit into memory."""
+    """Describe a task that does not fit into memory, and what to do."""
     if task.target is None:
         return (
             f"for one sentence of {len(task.source)} tokens: lower --max-source-tokens, or --beam (in training "
@@ -203,7 +203,7 @@ def _layer_to_record(model: InferenceModel, batch: SearchBatch) -> int | None:
 
 
 def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
-    """The n best of each sentence. A sentence whose terms are impossible is searched again without them."""
+    """Return the n best hypotheses of each sentence. If its terms are impossible, it is searched again without them."""
     constraints = [task.constraints for task in batch.tasks]
     src, lengths = pad(batch.sources)
     layer = _layer_to_record(model, batch)
@@ -229,7 +229,7 @@ def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[
 def _replace_repetitions(
     model: InferenceModel, batch: SearchBatch, text_of: TextOf, found: list[list[Hypothesis]]
 ) -> None:
-    """Search sentences whose best output repeats itself again without repetitions; keep those that are better."""
+    """Repeat the search without repetitions for sentences whose best output repeats itself; keep better outputs."""
     looping: dict[int, list[int]] = {}
     for number, (task, nbest) in enumerate(zip(batch.tasks, found, strict=True)):
         if nbest and (size := repeated_ngram(task.source[:-1], nbest[0].ids)):
@@ -253,9 +253,9 @@ def can_be_fixed(
 
 
 def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
-    """Search in this process, one batch at a time, on behalf of any number of threads.
+    """Create an engine that searches in this process, one batch at a time, for any number of threads.
 
-    N-best lists hold different texts, as `text_of` decodes the ids of a hypothesis.
+    N-best lists contain different texts, as `text_of` decodes the ids of a hypothesis.
     """
     turn = Lock()
 
@@ -269,15 +269,15 @@ def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
 
 
 class WorkersNotStartedError(RunError):
-    """The workers cannot load the model, and will not before its files are there again."""
+    """The workers cannot load the model because its files are missing or have been replaced."""
 
 
 class Workers:
     """Searches in `engine.workers` processes, each with its own copy of the model.
 
-    The processes start with the first batch, and all load the model then. They end when this object is released, if
-    one dies, or if Ctrl-C interrupts a message. Several calls share them, also in different threads: each waits for
-    one result at a time.
+    The processes start and load the model with the first batch. They end when this object is released, if one of them
+    dies, or if Ctrl-C interrupts a message. Several calls can share them, even in different threads: each call waits
+    for one result at a time.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class Workers:
         self._turn = Lock()
 
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
-        """As an `Engine`.
+        """Search batches and yield their results in order, as an `Engine`.
 
         Raises RunError if a worker dies; WorkersNotStartedError if a file is missing or has been replaced when a worker
         loads it.
@@ -319,7 +319,7 @@ class Workers:
 
 
 def _started(search: "_WorkerSearch") -> WorkerPool:
-    """Workers that have loaded the model."""
+    """Start workers and wait until they have loaded the model."""
     pool = WorkerPool(search.engine.workers)
     try:
         pool.run_in_each(search, None)

@@ -1,4 +1,4 @@
-"""Scores of a generation: its translations against references, as --sacrebleu and --tokenized-bleu print them."""
+"""Scores translations against references, for --sacrebleu and --tokenized-bleu."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def read_references(config: EvaluationConfig, source: Input, target: Tokenizer) -> list[str] | None:
-    """The references: the lines of a file, or the target side of a split; None if no score is wanted.
+    """Return the references: the lines of a file, or the target side of a split; None if no score is requested.
 
-    Raises UserError if the file has another number of lines than the input, where that can be counted.
+    Raises UserError if file and input have different numbers of lines, as far as the input can be counted.
     """
     if not config.is_wanted:
         return None
@@ -34,7 +34,7 @@ def read_references(config: EvaluationConfig, source: Input, target: Tokenizer) 
 
 
 def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Sequence[str], language: str) -> None:
-    """Print the wanted scores of texts in `language` on stderr. Raises UserError if the lengths differ."""
+    """Print the requested scores of texts in `language` on stderr. Raises UserError if the lengths differ."""
     _check_length(config, len(references), len(texts))
     if not texts:
         logger.warning("the input has no lines: there is nothing to score")
@@ -49,7 +49,7 @@ def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Se
 def wanted_scores(
     config: EvaluationConfig, texts: Sequence[str], references: Sequence[str], language: str
 ) -> "list[Score]":
-    """The wanted scores of texts in `language`, with one reference for each text."""
+    """Compute the requested scores of texts in `language`, with one reference for each text."""
     from nmtkit.scoring.bleu import bleu, chrf, tokenized_bleu, warn_of_subwords  # sacreBLEU takes long to import
 
     scores = []

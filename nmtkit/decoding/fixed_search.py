@@ -1,12 +1,12 @@
-"""Beam search with fixed shapes, for GPUs: the results of `search`, with steps that do not wait for the GPU.
+"""Beam search with fixed shapes for GPUs. It has the same results as `search`, but its steps do not wait for the GPU.
 
-Each of the K slots of a sentence is a row of the decoder at every step, even after its hypothesis has ended. So the
-shapes of a step depend only on the number of sentences. The state that `search` keeps in lists stays on the device: the
-score and length of the best finished hypothesis and the slot of its prefix, and for each step the chosen tokens and the
-slots of their prefixes. The host reads them when sentences leave the batch.
+Each of the K slots of a sentence is a row of the decoder at every step, even after its hypothesis has ended. The
+shapes of a step therefore depend only on the number of sentences. State that `search` keeps in lists stays on the
+device: score, length and slot of the best finished hypothesis, and for each step the chosen tokens and the slots of
+their prefixes. The host reads this state when sentences leave the batch.
 
-Every few steps, flags that tell which sentences are done are copied to the host, which reads them some steps later. The
-steps in between change no result: no open hypothesis of a sentence that is done can become its best.
+Every few steps, flags of finished sentences are copied to the host, which reads them some steps later. The steps in
+between do not change results, because no open hypothesis of a finished sentence can become its best.
 
 Letters: B sentences, b sentences still in the batch, K slots, W vocabulary, t tokens so far.
 """
@@ -38,7 +38,7 @@ _EVERY, _LATER = 4, 2  # steps from one copy of `done` to the next, and from a c
 def fixed_search(
     model: FixedModel, src: Ints, lengths: Ints, config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
 ) -> list[list[Hypothesis]]:
-    """See `search`, for options that `engine.can_be_fixed` accepts."""
+    """Search like `search.search`, for src (B, S) with `lengths` (B,) and options that `can_be_fixed` accepts."""
     beam = _FixedBeam(lengths, config, model, banned)
     source = (torch.from_numpy(each).to(model.device) for each in (src, lengths))
     state: TorchState = model.start_fixed(model.encode(*source), len(src), config.beam)
@@ -105,7 +105,7 @@ class _FixedBeam:
         self._results: list[list[Hypothesis]] = [[] for _ in range(B)]
 
     def _set_rows(self) -> None:
-        """The first row of each sentence, (b, 1)."""
+        """Set the first row of each sentence (b, 1)."""
         self.first_rows = torch.arange(0, len(self.sentences) * self.K, self.K, device=self.ranks.device).unsqueeze(1)
 
     def advance(self, model: FixedModel, state: TorchState) -> None:
@@ -128,7 +128,7 @@ class _FixedBeam:
             state.reorder_fixed((origin + self.first_rows).flatten(), K)
 
     def _candidates(self, model: FixedModel, state: TorchState) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and tokens of the best candidates of each row, both (b · K, K)."""
+        """Return log-probabilities and tokens of the best candidates of each row, both (b · K, K)."""
         t = len(self.steps)
         excluded = self.token_mask.after(t)
         if t < self.least:
@@ -143,7 +143,7 @@ class _FixedBeam:
         return top_k(log_probs, self.K)
 
     def _finish(self, scores: Tensor, origin: Tensor, log_prob: Tensor) -> None:
-        """Keep the best hypothesis that ends at this step, if it is better than those before; scores (b, K)."""
+        """Keep the best hypothesis that ends at this step, if it is the best so far. Scores are (b, K)."""
         score, rank = scores.max(1, keepdim=True)
         before = self.finished
         better = score.squeeze(1) > before.score
@@ -155,11 +155,11 @@ class _FixedBeam:
         )
 
     def done(self) -> Tensor:
-        """(b,) True for sentences without an open hypothesis that can still become the best."""
+        """Return (b,), True for sentences without an open hypothesis that can still become the best."""
         return self.log_probs.amax(1) / self.longest_penalty <= self.finished.score
 
     def leave(self, staying: list[int], state: TorchState) -> None:
-        """Keep only some sentences in the batch, and read the results of the others."""
+        """Keep the `staying` sentences in the batch, and read the results of the others."""
         keep = torch.tensor(staying, device=self.ranks.device)
         leaving = sorted(set(range(len(self.sentences))) - set(staying))
         self._read(leaving)
@@ -173,7 +173,7 @@ class _FixedBeam:
         self._set_rows()
 
     def results(self) -> list[list[Hypothesis]]:
-        """The best output of each sentence in a list, which is empty if no log-probability is finite."""
+        """Return the best output of each sentence in a list, which is empty if no log-probability is finite."""
         self._read(list(range(len(self.sentences))))
         return self._results
 
@@ -202,7 +202,7 @@ def _followed(
     lengths: NDArray[np.int64],
     slots: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Tokens and log-probabilities (n, t) of the hypotheses with `lengths` (n,) that end in `slots` (n,).
+    """Return tokens and log-probabilities (n, t) of the hypotheses with `lengths` (n,) that end in `slots` (n,).
 
     The other arguments, each (t, n, K), are the fields of `_Step` at each step.
     """

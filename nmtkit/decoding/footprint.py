@@ -22,7 +22,7 @@ _admitted: dict[str, int] = {}  # bytes of the largest search so far: allocators
 
 
 def slots_of(config: SearchConfig, constraints: Sequence[Constraints] = ()) -> int:
-    """The slots of a sentence: the samples, or the beam; with required terms, a beam for each count of their tokens."""
+    """Return the number of slots of a sentence: samples, or the beam size, once for each progress of required terms."""
     banks = 1 + max((sum(map(len, constraint.terms)) for constraint in constraints), default=0)
     return config.nbest if config.sampling else config.beam * banks
 
@@ -30,9 +30,9 @@ def slots_of(config: SearchConfig, constraints: Sequence[Constraints] = ()) -> i
 def search_bytes(
     model: InferenceModel, config: SearchConfig, source_tokens: int, constraints: Sequence[Constraints] = ()
 ) -> int:
-    """The bytes of a search for one sentence of `source_tokens`, EOS included.
+    """Estimate the bytes that the search for one sentence of `source_tokens`, including EOS, needs.
 
-    An upper bound, unless an output exceeds its source by more than 50 tokens.
+    This is an upper bound, unless an output exceeds its source by more than 50 tokens.
     """
     slots, vocabulary = slots_of(config, constraints), model.vocabulary_size
     required = max((constraint.required_tokens for constraint in constraints), default=0)
@@ -52,9 +52,9 @@ def search_bytes(
 
 
 def missing_memory(size: int, device: str, processes: int = 1) -> int | None:
-    """The free bytes if they are fewer than `size`; None if a search of that size can begin.
+    """Return the free memory in bytes if it is less than `size`; None if a search of that size can begin.
 
-    The `processes` share main memory. A search that is no larger than an earlier one can always begin.
+    `processes` share the main memory. A search that is not larger than an earlier one can always begin.
     """
     if size <= _admitted.get(device, 0):
         return None

@@ -1,4 +1,4 @@
-"""Forced decoding of given outputs: their scores, their soft alignment, and the attention of all heads.
+"""Forced decoding of given outputs: computes their scores, their soft alignment, and the attention of all heads.
 
 Letters: S source length, T output length, both with EOS; L layers, H heads.
 """
@@ -22,7 +22,7 @@ _POSITIONS = 4096  # of source or target in one batch
 def score(
     model: InferenceModel, sources: Sequence[list[int]], targets: Sequence[list[int]], config: SearchConfig
 ) -> list[Hypothesis]:
-    """Score each target (ids without EOS) of a source (ids with EOS), as the search scores the same output.
+    """Score a target (ids without EOS) of each source (ids with EOS), as the search scores the same output.
 
     Token log-probabilities are summed in fp32, one after the other, as in the search.
     """
@@ -61,7 +61,7 @@ def with_attention(
 def all_heads(
     model: InferenceModel, source: list[int], target: list[int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """The attention weights of all layers and heads for a source (ids with EOS) and an output (ids without).
+    """Return the attention weights of all layers and heads for a source (ids with EOS) and an output (ids without).
 
     Returns the encoder's self-attention (L, H, S, S), the decoder's self-attention (L, H, T, T) and its attention to
     the source (L, H, T, S); L is 0 for a kind that the model does not have. Raises UserError for a model without
@@ -72,5 +72,5 @@ def all_heads(
 
 
 def _stacked(layers: list[Floats]) -> Floats:
-    """The weights of all layers, each (1, H, ·, ·), as (L, H, ·, ·)."""
+    """Stack the weights of all layers, each (1, H, queries, keys), to (L, H, queries, keys)."""
     return np.concatenate(layers) if layers else np.empty((0, 0, 0, 0), np.float32)

@@ -13,7 +13,7 @@ LOG_PROB = "log_prob"  #: a further format: only the log-probability of the best
 
 
 def rows(row_format: str, line: int, translation: "Translation", nbest: int) -> bytes:
-    """The rows of an input line, in one of the `FORMATS` or `LOG_PROB`. `line` is its number, from 1."""
+    """Return the rows of an input line, in one of the `FORMATS` or `LOG_PROB`. `line` is its number, from 1."""
     found = _ROWS[row_format](line, translation, nbest)
     block = "".join(f"{row}\n" for row in found).encode()
     if block.count(b"\n") != len(found):
@@ -22,7 +22,7 @@ def rows(row_format: str, line: int, translation: "Translation", nbest: int) -> 
 
 
 def rows_per_line(row_format: str, nbest: int) -> int:
-    """The number of rows of each input line, for all formats except tsv, where it differs from line to line."""
+    """Return the number of rows of each input line, for all formats except tsv, where it differs from line to line."""
     return nbest if row_format in ("text", "pharaoh") else 1
 
 

@@ -1,4 +1,4 @@
-"""What nmt-generate does: translates an input into an output, resumes it, scores it, shows its attention."""
+"""The work of nmt-generate: translates an input, resumes and scores the output, and shows attention."""
 
 import os
 import shlex
@@ -42,8 +42,8 @@ Observer = Callable[[Translation], object]
 def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | None = None) -> None:
     """Translate a split of `dataset`, a file or stdin with the checkpoints of `paths`, and report on stderr.
 
-    Several checkpoints form an ensemble. Raises UserError if the options do not fit each other, the input or the
-    model; RunError if the translation fails.
+    Several checkpoints form an ensemble. Raises UserError if the options contradict each other, the input or the
+    model, and RunError if the translation fails.
     """
     request_files = RequestFiles(options.requests)
     checkpoints = [load_checkpoint(path) for path in paths]
@@ -77,7 +77,7 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
 
 
 def _next_command(options: GenerationOptions, language: str) -> str:
-    """The command that scores the output, empty without one; `language` is the target's."""
+    """Return the command that scores the output, or "" without --output. `language` is the target language."""
     path = options.output.path
     is_scored = options.evaluation.is_wanted or options.requests.score is not None
     if path is None or options.output.format != "text" or is_scored:
@@ -102,11 +102,11 @@ def translate(
     options: GenerationOptions,
     observers: Sequence[Observer] = (),
 ) -> StreamStats:
-    """Translate a shard of the input, or all of it, and write each translation as soon as those before it are written.
+    """Translate a shard of the input, or all of it, and write translations in the order of the input.
 
-    `observers` are called with each translation that is written. Of `options`, those of input, output, requests, search
-    and batches are used. Raises UserError if an output to resume does not fit or the model has no attention for
-    --attention-html, RunError if lines are lost.
+    `observers` are called with each translation that is written. The options for input, output, requests, search and
+    batches are used. Raises UserError if an output to resume does not fit or the model has no attention for
+    --attention-html, and RunError if lines are lost.
     """
     request_files.check_length(source.count)
     output, search, batches = options.output, options.search, options.batches
@@ -150,7 +150,7 @@ def translate(
 
 
 def _warning_of_documents(chunks: Iterator[Sequence[str | Request]], name: str) -> Iterator[Sequence[str | Request]]:
-    """The same lines, with a warning if the first ones look like a document."""
+    """Yield the lines unchanged, and log a warning if the first lines look like a document."""
     for number, chunk in enumerate(chunks):
         if number == 0 and (found := guess([line for line in chunk[:50] if isinstance(line, str)])):
             logger.warning("%s looks like %s, but is translated line by line: use %s", name, *found)
@@ -162,7 +162,7 @@ def translate_file(
 ) -> StreamStats:
     """Translate a document, and write it when it is complete. Each of its segments counts as a line.
 
-    Raises UserError if it cannot be read.
+    Raises UserError if the document cannot be read.
     """
     from nmtkit.documents import FORMATS, Prepared  # imported late, since lines do not need them
     from nmtkit.documents.document import Options
@@ -196,14 +196,14 @@ def translate_file(
 
 
 def _length(source: Input, shard: slice) -> int | None:
-    """The lines of a shard, if they are known without reading the input."""
+    """Return the number of lines of a shard, or None if it is unknown before the input is read."""
     end = shard.stop if source.length is None else source.length
     return None if end is None else len(range(end)[shard])
 
 
 @contextmanager
 def _progress(output: OutputConfig, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
-    """A function that advances the progress by lines; nothing is shown if translations go to a terminal."""
+    """Yield a function that advances the progress by lines. No progress is shown if translations go to a terminal."""
     if output.path is None and sys.stdout.isatty():
         yield lambda count: None
     else:
@@ -215,9 +215,9 @@ def _progress(output: OutputConfig, total: int | None, done: int) -> Iterator[Ca
 def _open_output(
     output: OutputConfig, row_format: str, nbest: int, before: int
 ) -> Iterator[tuple[BinaryIO, int, list[bytes]]]:
-    """The output file, the number of input lines whose translations it already has, and the rows of the last of them.
+    """Open the output file. Yield it, the number of input lines that it already has, and the rows of the last ones.
 
-    `before` lines of the input precede the output.
+    `before` is the number of input lines that precede the output.
     """
     if output.path is None:
         with writing_stdout() as file:

@@ -33,13 +33,13 @@ class Input(Protocol):
         """The number of lines, if it is known without reading them."""
 
     def count(self) -> int | None:
-        """The number of lines; None if they cannot be counted before the translation, since a pipe is read once."""
+        """Count the lines; None if this is impossible before the translation, because a pipe can be read only once."""
 
     def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
-        """The lines of a shard in chunks of at most `buffer`, counted in `stats`."""
+        """Yield the lines of a shard in chunks of at most `buffer` lines, and count them in `stats`."""
 
     def is_terminal(self) -> bool:
-        """Whether a user types the lines; if so, logs how to end a line and the input."""
+        """Return whether the input is a terminal; if so, log how to end a line and the input."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TextInput:
 
 @dataclass(frozen=True)
 class SplitInput:
-    """The source side of a split of a dataset; `request` makes a request of the ids of a sentence, without EOS."""
+    """The source side of a split of a dataset. `request` converts the ids of a sentence, without EOS, to a request."""
 
     split: Split
     request: Callable[[Sequence[int]], Request]
@@ -106,7 +106,7 @@ class SplitInput:
         return False
 
     def references(self, target: Tokenizer) -> list[str]:
-        """The target side, as text."""
+        """Return the target side of the split as text."""
         return [decode_reference(target, ids) for ids in _without_eos(self.split.target, ALL_LINES)]
 
 
@@ -116,10 +116,10 @@ def _without_eos(sentences: Sentences, shard: slice) -> Iterator[list[int]]:
 
 
 def open_dataset(folder: Path, checkpoint: Checkpoint, path: Path, verify: bool = False) -> Dataset:
-    """Open the dataset in `folder`, for a checkpoint that was loaded from `path`.
+    """Open the dataset in `folder` for translation with a checkpoint that was loaded from `path`.
 
-    `verify` compares the checksums of large datasets too. Raises UserError if the dataset is damaged, or has other
-    languages or vocabularies than the checkpoint.
+    `verify` checks the checksums of large datasets too. Raises UserError if the dataset is damaged, or its languages or
+    vocabularies differ from those of the checkpoint.
     """
     dataset = Dataset.open(folder, verify)
     if not includes(checkpoint.languages, dataset.languages):
@@ -134,7 +134,7 @@ def open_dataset(folder: Path, checkpoint: Checkpoint, path: Path, verify: bool 
 
 
 def shard_of(source: Input, shard: str | None, buffer: int) -> slice:
-    """The lines of a shard, such as "2/8"; all lines for None. See `Shard.of` about `buffer`, in lines.
+    """Return the slice of lines of a shard such as "2/8"; all lines for None. See `Shard.of` for `buffer`, in lines.
 
     Raises UserError if the shard is malformed, or the input is a pipe.
     """

@@ -1,4 +1,4 @@
-"""Translates lines of HTML or XML, and lines with protected text: each is a small document."""
+"""Translates lines of HTML or XML, and lines with protected text. Each line is treated as a small document."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,9 +20,9 @@ Stream = Callable[[Iterable[Sequence[Request]]], Iterator[Translation]]
 def stream_markup(
     lines: Iterable[Sequence[str | Request]], markup: MarkupConfig, stream: Stream, done: int = 0
 ) -> Iterator[Translation]:
-    """Yield one translation for each line after the first `done` ones, in order.
+    """Yield one translation for each line, in order, but skip the first `done` lines.
 
-    Its candidate joins the tokens and log-probabilities of its segments.
+    The candidate of a line joins the tokens and log-probabilities of its segments.
     """
     waiting = deque[_Line]()
 
@@ -43,7 +43,7 @@ def stream_markup(
 
 
 class _Line:
-    """A line with a request for each of its segments; without segments, a blank request, so that it does not wait."""
+    """A line with a request for each of its segments. A line without segments has a blank request."""
 
     def __init__(self, line: str | Request, markup: MarkupConfig, is_done: bool) -> None:
         base = Request(line) if isinstance(line, str) else line

@@ -14,9 +14,9 @@ _UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"
 
 
 def parts(ids: list[int], surfaces: Sequence[str], longest: int, language: str = "en") -> list[list[int]]:
-    """Split ids of a text of that language into parts of at most `longest`, each as long as possible.
+    """Split the ids of a text in `language` into parts of at most `longest` ids, each as long as possible.
 
-    Each part ends at a sentence if possible, else at a clause, a word or a piece. No id is lost. `surfaces` has the
+    Each part ends at a sentence if possible, else at a clause, a word or a piece. No id is lost. `surfaces` is the
     text that each id adds, see `Tokenizer.surfaces`.
     """
     ends = list(accumulate(map(len, surfaces), initial=0))
@@ -37,7 +37,7 @@ def parts(ids: list[int], surfaces: Sequence[str], longest: int, language: str =
 
 
 def separators(texts: Sequence[str]) -> list[str]:
-    """The separator before each text: a space, but nothing between two Chinese or Japanese characters."""
+    """Return the separator before each text: a space, but nothing between two Chinese or Japanese characters."""
     found, last = [], ""
     for text in texts:
         is_attached = not text or not last or (_UNSPACED.match(last) and _UNSPACED.match(text[0]))
@@ -47,14 +47,14 @@ def separators(texts: Sequence[str]) -> list[str]:
 
 
 def join(texts: Sequence[str], frame: Sequence[str] = ()) -> str:
-    """Join the translations of the parts of a line, with the text before each and after the last.
+    """Join the translations of the parts of a line. `frame` is the text before each part and after the last.
 
-    Where parts touch, or a single space is between them, the script of the translation decides whether there is one.
+    Where parts touch, or are separated by one space, the script of the translation decides whether to write a space.
     """
     return "".join(map(add, spaces(texts, frame), texts)) + "".join(frame[-1:])
 
 
 def spaces(texts: Sequence[str], frame: Sequence[str] = ()) -> list[str]:
-    """What precedes each text that `join` joins."""
+    """Return the text that `join` writes before each part."""
     found = separators(texts)
     return [found[n] if n and text in ("", " ") else text for n, text in enumerate(frame[:-1])] or found

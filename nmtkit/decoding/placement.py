@@ -21,7 +21,7 @@ from nmtkit.text.tokenizer import Tokenizer
 
 
 class SegmentPlacement:
-    """Places the tags of a sentence's segment in translations of it."""
+    """Places the tags of a sentence's segment in its translations."""
 
     def __init__(self, segment: Segment, sentence: Sentence, source: Tokenizer) -> None:
         self._segment, self._sentence = segment, sentence
@@ -39,7 +39,7 @@ class SegmentPlacement:
         self._units = units_of(text, chain(*self._pieces))
 
     def place(self, parts: Sequence[Hypothesis], texts: Sequence[str], target: Tokenizer) -> Segment:
-        """The segment with the texts of the parts, one for each task. Tags go to an end without attention."""
+        """Return the segment with the texts of the parts, one for each task. Without attention, tags go to an end."""
         frame = self._sentence.frame or ("", "")
         before = spaces(texts, self._sentence.frame)
         ends = [*accumulate(map(len, chain(*zip(before, texts, strict=True))))][1::2]
@@ -58,7 +58,7 @@ class SegmentPlacement:
         return place(self._segment, translation, links, self._units, units)
 
     def _copied(self, units: Sequence[Span], starts: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """The alignment of text that is not translated: it ends where a part or the whole text starts or ends."""
+        """Yield the alignment of untranslated text, at the starts and ends of parts and of the whole text."""
         text = self._sentence.text
         for copy, own, other in zip(self._sentence.frame, [*self._starts, len(text)], starts, strict=False):
             sources = [
@@ -70,10 +70,10 @@ class SegmentPlacement:
 
 
 def piece_spans(surfaces: Sequence[str], text: str) -> list[Span]:
-    """The spans in a text that pieces stand for, by the text that each piece adds (`surfaces`).
+    """Return the span of each piece in a text. `surfaces` is the text that each piece adds.
 
     The text may continue after the pieces. Unknown pieces, and pieces whose characters the text lacks, get the span
-    between their neighbours. A piece that adds only a space, or nothing, gets the span of the next one.
+    between their neighbors. A piece that adds only a space, or nothing, gets the span of the next piece.
     """
     own = [(char, number) for number, surface in enumerate(surfaces) for char in _normalized(surface)]
     theirs = [(char, at) for at, raw in enumerate(text) for char in _normalized(raw)]
@@ -103,7 +103,7 @@ def _normalized(text: str) -> str:
 
 
 def units_of(text: str, pieces: Iterable[Span]) -> list[Span]:
-    """The words of a text, merged where a piece crosses a word boundary.
+    """Return the words of a text, merged where a piece crosses a word boundary.
 
     In scripts without spaces, words are split where a piece starts.
     """
@@ -122,7 +122,7 @@ def units_of(text: str, pieces: Iterable[Span]) -> list[Span]:
 
 
 def _membership(pieces: Sequence[Span], units: Sequence[Span]) -> NDArray[np.float32]:
-    """Return whether each piece has characters of each unit: (P, U)."""
+    """Return (P, U), whether each piece has characters of each unit."""
     first, last = np.array(pieces).reshape(-1, 2).T
     start, end = np.array(units).reshape(-1, 2).T
     overlaps: NDArray[np.float32] = ((first[:, None] < end) & (start < last[:, None])).astype(np.float32)
@@ -130,9 +130,9 @@ def _membership(pieces: Sequence[Span], units: Sequence[Span]) -> NDArray[np.flo
 
 
 def _links(attention: NDArray[np.float32]) -> Iterator[tuple[int, int]]:
-    """Pairs of source and target units that attend to each other most, by the attention (source units, target units).
+    """Yield pairs of source and target units that attend to each other most, from attention (source, target units).
 
-    A unit without such a pair is linked to the one that it attends to most, if that has none either.
+    A unit without such a pair is linked to the unit that it attends to most, if that one has no pair either.
     """
     if not attention.any():
         return

@@ -8,13 +8,13 @@ _MORE = 2  # repetitions than in the source
 
 
 def repeats(source: Sequence[int], output: Sequence[int]) -> bool:
-    """Whether an output repeats a phrase of 1 to 4 tokens in a row, at least twice more often than its source does, or
+    """Whether an output repeats a phrase of 1 to 4 tokens in a row, at least two times more than its source does, or
     is longer than 2·S + 10 tokens."""
     return bool(repeated_ngram(source, output))
 
 
 def repeated_ngram(source: Sequence[int], output: Sequence[int]) -> int:
-    """The size of the n-grams that occur several times because an output `repeats` a phrase; 0 if it does not."""
+    """Return the size of the n-grams that occur several times because an output repeats a phrase, else 0."""
     for size in range(1, _LONGEST + 1):
         if _has_run(output, size) and _run(output, size) >= _run(source, size) + _MORE:
             return size + 1
@@ -26,10 +26,10 @@ def _matches(ids: Sequence[int], size: int) -> bytes:
 
 
 def _has_run(ids: Sequence[int], size: int) -> bool:
-    """Whether a phrase occurs three times in a row: the fast check that almost all outputs pass."""
+    """Whether a phrase occurs three times in a row. For almost all outputs, this fast check is sufficient."""
     return b"\1" * (_MORE * size) in _matches(ids, size)
 
 
 def _run(ids: Sequence[int], size: int) -> int:
-    """How often the phrase of `size` tokens that is repeated most often in a row occurs there."""
+    """Return the largest number of times that any phrase of `size` tokens occurs in a row."""
     return 1 + max(len(run) for run in _matches(ids, size).split(b"\0")) // size

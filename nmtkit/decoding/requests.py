@@ -1,4 +1,4 @@
-"""Requests: lines with constraints on the translation, or with a given translation; and the files with these."""
+"""Requests: lines with constraints on the translation or with a given translation, and the files that contain them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from nmtkit.wording import counted, quoted
 class Request:
     """A line to translate. `prefix`, `terms` and `target` are text of the target language.
 
-    `source_tag` precedes the text for the model; it is not part of the line in results.
+    `source_tag` is added before the text for the model, and is not part of the line in results.
     """
 
     text: str
@@ -34,11 +34,11 @@ class Request:
 
     @classmethod
     def of(cls, segment: Segment) -> "Request":
-        """The request to translate a segment."""
+        """Return the request to translate a segment."""
         return cls(segment.text, segment=segment)
 
     def __post_init__(self) -> None:
-        """Raise UserError for a text as `terms`, whose letters would be taken for terms."""
+        """Raise UserError if `terms` is a single string, whose letters would be taken for terms."""
         if isinstance(self.terms, str):
             raise UserError(f"terms: a list of strings is expected, not {quoted(self.terms)} alone")
 
@@ -61,7 +61,7 @@ class RequestFiles:
         self._glossary = None if config.glossary is None else Glossary.read(config.glossary, config.ignore_case)
 
     def check_length(self, count: Callable[[], int | None]) -> None:
-        """Raise UserError if a file has another number of lines than the input.
+        """Raise UserError if a file and the input have different numbers of lines.
 
         `count` returns the lines of the input, or None if they cannot be counted before the translation.
         """
@@ -75,7 +75,7 @@ class RequestFiles:
     def attach(
         self, chunks: Iterable[Sequence[str | Request]], shard: slice = ALL_LINES
     ) -> Iterator[Sequence[str | Request]]:
-        """Make requests of the lines of a shard and the lines of the files.
+        """Combine the lines of a shard and the lines of the files into requests.
 
         Raises UserError if a file has more or fewer lines than the input.
         """
@@ -104,7 +104,7 @@ class RequestFiles:
         return line
 
     def _attached(self, line: str | Request, lines: dict[str, str]) -> Request:
-        """The request for an input line and the lines of the files, by flag."""
+        """Return the request for an input line and the lines of the files, by flag."""
         line = Request(line) if isinstance(line, str) else line
         terms = [term for term in lines.get("--constraints", "").split("\t") if term.strip()]
         prefix = lines.get("--prefix", "").strip()
@@ -133,7 +133,7 @@ class Glossary:
 
     @classmethod
     def read(cls, path: Path, ignore_case: bool = False) -> "Glossary":
-        """Read lines of a source term, a tab and a target term. Raises UserError that names a malformed line."""
+        """Read lines of a source term, a tab and a target term. UserError with the number of a malformed line."""
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(path), 1):
             terms = [_single_spaced(term) for term in line.split("\t")]
@@ -159,13 +159,13 @@ class Glossary:
         return found
 
     def _term_at(self, text: str, start: int) -> str | None:
-        """The longest term of whole words that begins at `start`."""
+        """Find the longest term of whole words that begins at `start`; None if there is none."""
         candidates = (text[start : start + length] for length in self._longest_first.get(text[start], ()))
         return next((term for term in candidates if term in self._entries and _is_whole(term, text, start)), None)
 
 
 def _lower(text: str) -> str:
-    """Lower-case a text character by character, so that positions stay."""
+    """Lowercase a text character by character, so that positions stay valid."""
     return "".join(low if len(low := character.lower()) == 1 else character for character in text)
 
 
@@ -183,5 +183,5 @@ def _is_whole(term: str, text: str, start: int) -> bool:
 
 
 def _is_in_word(character: str) -> bool:
-    """Whether it is a letter, a digit, or a mark such as an accent or an Indic vowel, which `\\w` does not match."""
+    """Whether a character is a letter, a digit, or a mark, such as an accent or an Indic vowel, which `\\w` omits."""
     return character.isalnum() or character == "_" or (character != "" and category(character)[0] == "M")

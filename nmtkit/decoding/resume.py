@@ -1,4 +1,4 @@
-"""Resuming an output that was left incomplete: where it ends, and whether this run would have written the same."""
+"""Resumes an incomplete output: finds its end, and checks that this run would have written the same."""
 
 import re
 from collections import deque
@@ -18,8 +18,8 @@ _NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
 def find_whole_lines(file: BinaryIO, row_format: str, nbest: int, before: int = 0) -> tuple[int, list[bytes]]:
     """Find the end of the last input line whose rows are certainly complete, in an incomplete output.
 
-    The output begins behind `before` input lines. Returns the number of input lines that are complete and the rows of
-    each of the last ones; `file` is left at their end. Raises UserError if the file does not have the given format.
+    The output begins after `before` input lines. Returns the number of complete input lines and the rows of each of the
+    last ones, and moves `file` to their end. Raises UserError if the file does not have the given format.
     """
     whole_rows = (row for row in file if row.endswith(b"\n"))
     try:
@@ -38,9 +38,9 @@ def find_whole_lines(file: BinaryIO, row_format: str, nbest: int, before: int = 
 
 
 def _by_number(whole_rows: Iterator[bytes], before: int) -> tuple[int, deque[int]]:
-    """Count the input lines of a tsv output, but for the last: further rows of it may be missing.
+    """Count the input lines of a tsv output, except the last, because some of its rows may be missing.
 
-    Returns their number and the offsets in bytes where the last of them end, after the offset where these begin.
+    Returns the count and byte offsets: where the last counted lines begin, then where each of them ends.
     """
     lines = size = 0
     ends = deque([0], _COMPARED + 1)
@@ -70,10 +70,10 @@ def _by_count(whole_rows: Iterator[bytes], row_format: str, nbest: int, before: 
 
 
 def check_same(last: Sequence[bytes], again: Sequence[bytes], name: str) -> None:
-    """Compare the `last` rows of the output `name` with those of the same lines, translated `again`.
+    """Compare the `last` rows of the output `name` with a new translation of the same lines (`again`).
 
-    Raises UserError if more of them differ in words than batches can explain. Numbers may differ: another machine
-    rounds differently. If `again` has fewer lines the input is too short, which `StreamStats.check` reports.
+    Raises UserError if the words of more rows differ than batches can explain. Numbers may differ, because a different
+    machine rounds differently. If `again` has fewer lines, the input is too short, which `StreamStats.check` reports.
     """
     if len(again) < len(last):
         return

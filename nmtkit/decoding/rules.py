@@ -1,6 +1,6 @@
 """Forbidden tokens, and constraints on an output.
 
-Rules only lower log-probabilities, so log P of a hypothesis never rises and the search may stop early.
+Rules only lower log-probabilities, so log P of a hypothesis never rises, and the search may stop early.
 Letters: R open hypotheses, W vocabulary, t tokens so far.
 """
 
@@ -18,14 +18,14 @@ from nmtkit.text.vocabulary import EOS
 
 @dataclass(frozen=True)
 class Constraints:
-    """What the output for one sentence must contain, as ids."""
+    """The ids that the output for one sentence must contain."""
 
     prefix: tuple[int, ...] = ()  #: the first tokens
     terms: tuple[tuple[int, ...], ...] = ()  #: sequences of tokens anywhere
 
     @property
     def required_tokens(self) -> int:
-        """The number of tokens, without EOS, that an output must be allowed: the prefix and all different terms."""
+        """The number of tokens, without EOS, that an output needs at least: the prefix and all distinct terms."""
         return len(self.prefix) + sum(map(len, set(self.terms)))
 
     @property
@@ -38,19 +38,19 @@ NO_CONSTRAINTS = Constraints()
 
 
 def contains(tokens: tuple[int, ...], term: tuple[int, ...]) -> bool:
-    """Whether the tokens of a term follow each other somewhere in `tokens`."""
+    """Whether `tokens` contains the tokens of a term in sequence."""
     return any(tokens[start : start + len(term)] == term for start in range(len(tokens) - len(term) + 1))
 
 
 @dataclass(frozen=True)
 class TokenMask:
-    """Tokens that are forbidden after any prefix: the `banned` ones, and EOS before `minimum` tokens."""
+    """Tokens that are forbidden after any prefix: `banned` tokens, and EOS before `minimum` tokens."""
 
     minimum: int = 0
     banned: tuple[int, ...] = ()
 
     def after(self, length: int) -> tuple[int, ...]:
-        """The ids that are forbidden after `length` tokens."""
+        """Return the ids that are forbidden after `length` tokens."""
         return (*self.banned, *((EOS,) if length < self.minimum else ()))
 
 
@@ -62,7 +62,7 @@ class Rule(Protocol):
 
 
 def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tuple[TokenMask, list[Rule]]:
-    """The mask and the rules of the options and of the `banned` sequences of ids."""
+    """Create the mask and the rules for the options and the `banned` sequences of ids."""
     rules: list[Rule] = []
     if config.no_repeat_ngram is not None:
         rules.append(NoRepeatedNgram(config.no_repeat_ngram))

@@ -2,17 +2,17 @@
 
 A sentence has K = `beam` slots. At each step, its open hypotheses are extended by every token of the vocabulary, and
 the best candidates by log P(Y|X) take the vacant slots. A candidate that ends with EOS is finished and keeps its slot;
-it joins the n best of the sentence by its score, log P(Y|X) / lp(Y) with lp(Y) = ((5 + |Y|) / 6)^α; |Y| counts EOS. So
-at most K hypotheses finish, a beam of one is the greedy argmax, and a beam as wide as the space is exhaustive.
+it joins the n best of the sentence by its score log P(Y|X) / lp(Y), with lp(Y) = ((5 + |Y|) / 6)^α; |Y| counts EOS.
+At most K hypotheses finish, a beam of one is the greedy argmax, and a beam as wide as the space is exhaustive.
 
 The hypotheses of an n-best list have different texts. If a candidate ends with the text of a finished hypothesis in
-other pieces, the better score is kept and the next best candidate takes the slot: at most K different texts finish.
+different pieces, the better score is kept and the next best candidate takes the slot: at most K different texts finish.
 
 A sentence is done when no slot is vacant, or when no open hypothesis can reach the n best: log P never rises, so
 log P / lp(longest output allowed) is an upper bound of its score. Stopping there never changes the result.
 
-Other strategies, with slots in several banks, are in `strategies`; forbidden tokens are in `rules`. Required tokens,
-those of a prefix and EOS at the length limit, take precedence over both.
+Other strategies, with slots in several banks, are in `strategies`; forbidden tokens are in `rules`. Required tokens (a
+prefix, and EOS at the length limit) take precedence over both.
 
 Letters: B sentences, b sentences still in the batch, P slots (K unless a strategy has others), R rows (open hypotheses,
 in decoder order), W vocabulary, c candidates of a row, t tokens so far.
@@ -62,9 +62,9 @@ def search(
     text_of: TextOf = tuple,
     attention_layer: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `nbest` best outputs of each sentence of src (B, S), best first, with different texts unless sampled.
+    """Search the `nbest` best outputs of each sentence of src (B, S), best first, with different texts unless sampled.
 
-    Sentences have `lengths` (B,), EOS included; the padding after them is ignored. `constraints` is empty or has one
+    Sentences have `lengths` (B,), including EOS; padding after them is ignored. `constraints` is empty or has one
     entry for each sentence. `banned` sequences of ids are never produced; UNK may be. `text_of` is
     called with the ids of each finished output if `nbest` is more than 1. With an `attention_layer`, the hypotheses
     have its attention if the model can record it.
@@ -120,7 +120,7 @@ class _Finished:
         return known is None
 
     def score_to_beat(self, sentence: int) -> float:
-        """The score that a hypothesis must exceed to enter the n best."""
+        """Return the score that a hypothesis must exceed to enter the n best."""
         best = self.best[sentence]
         return best[-1].score if len(best) == self._nbest else -math.inf
 
@@ -159,7 +159,7 @@ class _Histories:
         return self._log_probs[: self.length]
 
     def extend(self, prefix: Ints, token: Ints, log_prob: Floats, row: Ints) -> None:
-        """Slot i continues the hypothesis of slot prefix[i] with a token found in a row of the decoder, each (n,)."""
+        """Continue the hypothesis of slot prefix[i] with token[i], found in decoder row row[i], in slot i. All are (n,)."""
         t = self.length
         if self.attention is not None:
             self._rows = [*(rows[prefix] for rows in self._rows), row]
@@ -172,7 +172,7 @@ class _Histories:
         self.length = t + 1
 
     def attention_of(self, slot: int, row: int, source_length: int) -> Floats | None:
-        """The attention (t + 1, S) of the hypothesis in a slot and of its next token, decoded in a row."""
+        """Return the attention (t + 1, S) of the hypothesis in a slot and of its next token, decoded in `row`."""
         if self.attention is None:
             return None
         found = np.zeros((len(self.attention), source_length), np.float32)
@@ -183,7 +183,7 @@ class _Histories:
         return found
 
     def select(self, slots: Ints) -> None:
-        """Keep some slots."""
+        """Keep only the given slots (n,)."""
         self._rows = [rows[slots] for rows in self._rows]
         self._tokens, self._log_probs = self._tokens[:, slots], self._log_probs[:, slots]
 
@@ -229,11 +229,11 @@ class _Beam:
         (self.slots,) = self.open.nonzero()  # (R,) index in b · P + slot
 
     def origins(self) -> Ints:
-        """(R,) the previous row of the prefix of each open hypothesis."""
+        """Return (R,), the previous row of the prefix of each open hypothesis."""
         return self.came_from.take(self.slots)
 
     def last_tokens(self) -> Ints:
-        """The next input of the decoder, (R,)."""
+        """Return the next input (R,) of the decoder."""
         return self.last.take(self.slots)
 
     def advance(self, model: InferenceModel, state: InferenceState) -> None:
@@ -254,7 +254,7 @@ class _Beam:
     def _feed(
         self, model: InferenceModel, state: InferenceState, frontier: Frontier
     ) -> Callable[[Bools | None], Selection]:
-        """Feed the last tokens to the decoder. Returns a function that chooses the next ones.
+        """Feed the last tokens to the decoder. Returns a function that chooses the next tokens.
 
         The argument of the function is True for the rows (R,) that must not end with EOS, or None.
         """
@@ -274,7 +274,7 @@ class _Beam:
         return choose
 
     def _extension(self, choice: Selection) -> _Extension:
-        """The chosen candidate of each slot."""
+        """Return the chosen candidate of each slot."""
         b, P = self.log_probs.shape
         c = choice.tokens.shape[1]
         candidate = choice.chosen if b == 1 else choice.chosen + np.arange(0, b * P * c, P * c)[:, None]  # (b, P)
@@ -287,7 +287,7 @@ class _Beam:
         return _Extension(prefix, row, token, log_prob, choice.totals, chosen, chosen & (token == _END))
 
     def _finish(self, extension: _Extension, seen: set[int]) -> list[int]:
-        """Add the hypotheses that end to the finished ones, except rows already `seen` at this step.
+        """Move hypotheses that end to the finished ones, except rows already `seen` at this step.
 
         Returns the rows whose text was finished before.
         """
@@ -335,7 +335,7 @@ class _Beam:
         return log_probs
 
     def _free(self) -> bool:
-        """Whether no sentence has a required next token."""
+        """Return whether no sentence has a required next token."""
         return self.histories.length in self.free_lengths
 
     def _permitted(self, log_probs: Floats, frontier: Frontier) -> Floats:
@@ -346,13 +346,13 @@ class _Beam:
         return log_probs
 
     def _required(self) -> Ints:
-        """(b,) the required next token, PAD if there is none."""
+        """Return (b,), the required next token, or PAD if there is none."""
         length = self.histories.length
         end = (self.limit == length) * EOS
         return end if length >= self.prefix.shape[1] else np.where(end > 0, end, self.prefix[:, length])
 
     def done(self) -> Bools:
-        """(b,) True for sentences without an open hypothesis that can still enter the n best."""
+        """Return (b,), True for sentences without an open hypothesis that can still enter the n best."""
         done: Bools = np.maximum.reduce(self.log_probs, 1) / self.longest_penalty <= self.score_to_beat
         return done
 
@@ -372,7 +372,7 @@ class _Beam:
         self._set_free_lengths()
 
     def _set_free_lengths(self) -> None:
-        """Set the lengths after which no sentence has a required next token."""
+        """Compute the lengths at which no sentence has a required next token."""
         self.free_lengths = range(int((self.prefix != PAD).sum(1).max()), int(self.limit.min()))
 
 
@@ -382,7 +382,7 @@ _IMPOSSIBLE, _END = np.array(-np.inf, np.float32), np.array(EOS)  # numpy takes 
 def length_limits(
     config: SearchConfig, lengths: Ints, longest: int | None, constraints: Sequence[Constraints] = ()
 ) -> Ints:
-    """(B,) the most tokens before EOS for sources with `lengths` (B,), EOS included; `longest` is the model's limit."""
+    """Return (B,), the most tokens before EOS for sources of `lengths` (B,) with EOS. `longest` limits the model."""
     limit = (config.max_len_a * (lengths - 1) + config.max_len_b).astype(np.int64)
     if constraints:
         limit = np.maximum(limit, [constraint.required_tokens for constraint in constraints])
@@ -390,7 +390,7 @@ def length_limits(
 
 
 def length_penalties(config: SearchConfig, most: int) -> Floats:
-    """lp(Y) for |Y| from 0 to `most` tokens, EOS included. It never decreases."""
+    """Compute lp(Y) (most + 1,) for |Y| from 0 to `most` tokens, including EOS. It never decreases."""
     counts = np.arange(most + 1, dtype=np.float64)
     base = counts if config.length_penalty_form == "power" else (5 + counts) / 6
     with np.errstate(over="ignore"):
@@ -401,7 +401,7 @@ def length_penalties(config: SearchConfig, most: int) -> Floats:
 def _strategy(
     config: SearchConfig, src: Ints, lengths: Ints, longest: int, constraints: Sequence[Constraints]
 ) -> Strategy:
-    """The strategy of the options, for outputs of at most `longest` tokens, EOS included."""
+    """Create the strategy of the options, for outputs of at most `longest` tokens, including EOS."""
     if any(constraint.terms for constraint in constraints):
         if config.sampling or config.diverse_groups > 1:
             raise UserError("required terms cannot be combined with --sampling or --diverse-groups")
@@ -414,12 +414,12 @@ def _strategy(
 
 
 def _prefixes(constraints: Sequence[Constraints], sentences: int) -> Ints:
-    """(B, p) the required prefixes, padded with PAD."""
+    """Return the required prefixes (B, p), padded with PAD."""
     if not constraints:
         return np.empty((sentences, 0), np.int64)
     return pad([constraint.prefix for constraint in constraints])[0]
 
 
 def _without_ends(steps: Floats, tokens: Ints, closed: Bools | None) -> Floats:
-    """The log-probabilities of candidates (R, c), -inf for EOS in rows that are closed (R,)."""
+    """Return the log-probabilities of candidates (R, c), with -inf for EOS in `closed` rows (R,)."""
     return steps if closed is None else np.where(closed[:, None] & (tokens == EOS), _IMPOSSIBLE, steps)

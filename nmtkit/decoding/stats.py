@@ -20,7 +20,7 @@ _NEARLY_ALL = 0.9  # of the lines with text
 
 @dataclass
 class StreamStats:
-    """Counts of lines and tokens; `done` lines were translated by an earlier run and are kept by --resume."""
+    """Counts of lines and tokens. `done` lines were translated by an earlier run, and --resume keeps them."""
 
     done: int
     lines_in: int = 0
@@ -33,13 +33,13 @@ class StreamStats:
     unknown: int = 0  #: source tokens
 
     def count(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items, each counted as a line."""
+        """Yield the items unchanged, and count each as a line."""
         for item in items:
             self.lines_in += 1
             yield item
 
     def decode(self, lines: Iterable[bytes]) -> list[str]:
-        """Lines as text. Counts them, and those with bytes that are not UTF-8."""
+        """Decode lines to text. Counts the lines, and the lines with bytes that are not UTF-8."""
         texts = []
         for line, replaced in decode_with_replacement(self.count(lines)):
             self.not_utf8 += replaced
@@ -57,7 +57,7 @@ class StreamStats:
         self.unknown += translation.source_ids.count(UNK)
 
     def check(self) -> None:
-        """Raise RunError if there are not as many lines out as in, UserError if more lines were kept than read."""
+        """Raise RunError if input and output differ in their number of lines, UserError if more were kept than read."""
         if self.lines_in < self.done:
             raise UserError(
                 f"--resume: {counted(self.done, 'line')} translated already, but the input has {self.lines_in}: use "
@@ -71,8 +71,8 @@ class StreamStats:
     def report(self, seconds: float, source: str, language: str, model: "InferenceModel", next: str = "") -> None:
         """Log the totals of a run that took `seconds`.
 
-        `source` is the name of the input, `language` its language, and `model` the one that translated. `next` is the
-        command to run next.
+        `source` is the name of the input, `language` the source language, `model` the model that translated, and
+        `next` the command to run next.
         """
         if self.not_utf8:
             lines = counted(self.not_utf8, "line")

@@ -1,6 +1,6 @@
-"""Strategies of the search: how a step chooses the next tokens, by beam search, in groups, or by sampling.
+"""Strategies of the search: beam search, diverse groups and sampling choose the next tokens of a step.
 
-The P slots of a sentence are divided into banks of `width` slots, and each bank is filled on its own.
+The P slots of a sentence are divided into banks of `width` slots, and each bank is filled separately.
 Letters: b sentences, P slots, R rows (open hypotheses, in decoder order), W vocabulary, c candidates of a row, t tokens
 so far.
 """
@@ -30,29 +30,29 @@ class Frontier(NamedTuple):
 
     @property
     def length(self) -> int:
-        """t."""
+        """The number t of tokens so far."""
         return len(self.histories)
 
     @property
     def tokens(self) -> Ints:
-        """(R, t) tokens of each row."""
+        """The tokens (R, t) of each row."""
         tokens: Ints = self.histories[:, self.slots].T
         return tokens
 
     @property
     def index_of_row(self) -> Ints:
-        """(R,) index of each row's sentence among the b."""
+        """The index (R,) of each row's sentence among the b sentences in the batch."""
         index: Ints = self.slots // self.log_probs.shape[1]
         return index
 
     @property
     def sentence_of_row(self) -> Ints:
-        """(R,) index of each row's sentence into `src`."""
+        """The index (R,) of each row's sentence in `src`."""
         return self.sentences[self.index_of_row]
 
     @property
     def slot_of_row(self) -> Ints:
-        """(R,) slot of each row in its sentence, from 0 to P - 1."""
+        """The slot (R,) of each row in its sentence, from 0 to P - 1."""
         slot: Ints = self.slots % self.log_probs.shape[1]
         return slot
 
@@ -64,14 +64,14 @@ class Frontier(NamedTuple):
         return x.reshape(*self.log_probs.shape, -1)
 
     def totals(self, steps: Floats) -> Floats:
-        """(b, P, c) log P of hypotheses with candidates whose log-probabilities are steps (R, c)."""
+        """Return log P (b, P, c) of hypotheses extended by candidates whose log-probabilities are steps (R, c)."""
         if len(steps) == self.log_probs.size:
             return self.log_probs[..., None] + steps.reshape(*self.log_probs.shape, -1)
         return self.by_slot(self.log_probs.ravel()[self.slots, None] + steps, -np.inf)
 
 
 class Selection(NamedTuple):
-    """The candidates of a step and the chosen ones. A slot without a candidate has the total -inf."""
+    """The candidates of a step, and which are chosen. A slot without a candidate has the total -inf."""
 
     steps: Floats  # (R, c) log-probability of each candidate
     tokens: Ints  # (R, c) token of each candidate
@@ -102,7 +102,7 @@ class BeamSearch:
         return self.choose_among(*top_k(log_probs, self.slots), frontier)
 
     def choose_among(self, steps: Floats, tokens: Ints, frontier: Frontier) -> Selection:
-        """See `choose`, given only the K best tokens of each row and their log-probabilities (R, K)."""
+        """Choose like `choose`, given only the K best tokens of each row and their log-probabilities (R, K)."""
         totals = frontier.totals(steps).reshape(len(frontier.log_probs), -1)
         if totals.shape[1] == 1:  # greedy: there is nothing to choose
             return Selection(steps, tokens, totals, np.zeros(totals.shape, np.int64))
@@ -113,7 +113,7 @@ class DiverseBeamSearch(BeamSearch):
     """Diverse beam search with Hamming diversity (Vijayakumar et al. 2018): chooses the K / G best in each of G groups.
 
     A candidate loses `strength` for each hypothesis of an earlier group that takes the same token at this step. Totals
-    do not include the loss.
+    do not include this penalty.
     """
 
     def __init__(self, beam: int, groups: int, strength: float) -> None:
@@ -122,7 +122,7 @@ class DiverseBeamSearch(BeamSearch):
         self.starts = range(0, beam, self.width)
 
     def choose_among(self, steps: Floats, tokens: Ints, frontier: Frontier) -> Selection:
-        """As `BeamSearch.choose_among`: K tokens of a row are enough, because earlier groups take fewer."""
+        """Choose among the K best tokens of each row (R, K). They are enough, because earlier groups take fewer."""
         b, c = len(frontier.log_probs), steps.shape[1]
         totals = frontier.totals(steps).reshape(b, -1)
         tokens_of_all = frontier.by_slot(tokens, -1).reshape(b, -1)
@@ -144,7 +144,7 @@ class Sampling:
     """Draws N = `nbest` independent samples. The random numbers depend only on the seed, the source sentence and N."""
 
     def __init__(self, config: SearchConfig, src: Ints, lengths: Ints, longest: int) -> None:
-        """For src (B, S) with lengths (B,) and outputs of at most `longest` tokens, EOS included."""
+        """Prepare random numbers for src (B, S) with lengths (B,) and outputs of at most `longest` tokens with EOS."""
         self.config, self.slots, self.width = config, config.nbest, 1
         self.starts: Sequence[int] = range(config.nbest)
         shape = (longest, self.slots)
@@ -163,7 +163,7 @@ class Sampling:
         return Selection(steps, tokens, totals, np.broadcast_to(np.arange(self.slots), totals.shape))
 
     def _shares(self, log_probs: Floats) -> Floats:
-        """Unnormalized probabilities (R, W) to draw each token, after temperature, top-k and top-p."""
+        """Compute unnormalized probabilities (R, W) to draw each token, after temperature, top-k and top-p."""
         scaled = log_probs / np.float32(self.config.temperature)
         if self.config.top_k is not None:
             scaled[scaled < top_k(scaled, self.config.top_k)[0][:, -1:]] = -np.inf
@@ -180,6 +180,6 @@ class Sampling:
 
 
 def _numbers(seed: int, sentence: Ints) -> np.random.Generator:
-    """The random numbers of a sentence, independent of its padding and its batch."""
+    """Create the random number generator of a sentence, independent of its padding and batch."""
     key = hashlib.blake2b(sentence.astype("<i8").tobytes(), digest_size=16, key=seed.to_bytes(16, "little")).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))

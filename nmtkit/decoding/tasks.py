@@ -30,7 +30,7 @@ from nmtkit.wording import counted
 
 @dataclass(frozen=True)
 class SourceLimit:
-    """The most source tokens of a task, without EOS, and how lines become tasks."""
+    """The maximum number of source tokens of a task, without EOS, and how lines become tasks."""
 
     tokens: int
     reason: str  #: for warnings
@@ -40,7 +40,7 @@ class SourceLimit:
 
     @classmethod
     def of(cls, batches: StreamConfig, positions: int | None, pass_through: bool = False) -> "SourceLimit":
-        """The limit set by the options, or the model's `positions` if that is lower."""
+        """Return the limit set by the options, or the model's `positions` if that is lower."""
         sentences = bool(batches.split_sentences)
         how = batches.overlong == "split", sentences, sentences and pass_through
         if not positions or batches.max_source_tokens <= positions:
@@ -48,7 +48,7 @@ class SourceLimit:
         return cls(positions, "the model has no more positions", *how)
 
     def without(self, tag: Sequence[int]) -> "SourceLimit":
-        """The limit for the text after a tag. Raises UserError if the tag leaves no token for it."""
+        """Return the limit for the text after a tag. Raises UserError if the tag leaves no token for it."""
         if self.tokens <= len(tag):
             raise UserError(
                 f"--source-tag: the tag leaves no room for text within {counted(self.tokens, 'token')} ({self.reason})"
@@ -58,9 +58,9 @@ class SourceLimit:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A line with its token ids and the tasks of the search: none if it is blank, several if it is split.
+    """A line with its token ids and the tasks of the search. A blank line has no tasks, a split line has several.
 
-    The source of each task begins with the ids of `tag`, or with those of a tag that the line itself begins with.
+    The source of each task begins with the ids of `tag`, or of a tag at the beginning of the line itself.
     """
 
     text: str
@@ -81,20 +81,20 @@ _ATTACHED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar
 
 
 def _is_attached(text: str) -> bool:
-    """Whether text begins with what usually has no space before it: letters of scripts that are written without spaces,
-    and marks after a word."""
+    """Whether text begins with a character that usually has no space before it: a letter of a script without spaces,
+    or closing punctuation."""
     import regex  # which takes long
 
     return regex.match(_ATTACHED, text) is not None
 
 
 class SentenceEncoder:
-    """Makes sentences of requests. Warns once of each word or term that the target vocabulary cannot spell."""
+    """Converts requests to sentences. Warns once about each word or term that the target vocabulary cannot spell."""
 
     def __init__(
         self, source: Tokenizer, target: Tokenizer, positions: int | None, languages: tuple[str, str] = ("", "")
     ) -> None:
-        """`positions` is the most tokens of an output, without EOS, that the model can take; None for any number."""
+        """`positions` is the maximum number of output tokens, without EOS, that the model supports, or None."""
         self._source, self._target, self._positions = source, target, positions
         self.languages = languages
         self._unspellable: set[str] = set()
@@ -123,7 +123,7 @@ class SentenceEncoder:
         ]
 
     def banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """The ids of the words of --ban that the vocabulary can spell; it never produces the others."""
+        """Return the ids of the words of --ban that the vocabulary can spell; it never produces the others."""
         if not all(map(str.strip, words)):
             raise UserError("--ban: the word is empty")
         message, vocab = (
@@ -140,7 +140,7 @@ class SentenceEncoder:
         return tuple(dict.fromkeys(banned))
 
     def _parts(self, request: Request, limit: SourceLimit) -> list[str]:
-        """The text of a request in parts: its lines, or their sentences; none if it has ids."""
+        """Split the text of a request into its lines, or their sentences. Returns an empty list if it has ids."""
         if request.ids is not None:
             return []
         if request.prefix or request.terms or request.target is not None:
@@ -157,7 +157,7 @@ class SentenceEncoder:
     def _in_parts(
         self, request: Request, parts: Sequence[str], encoded: Sequence[list[int]], limit: SourceLimit
     ) -> Sentence:
-        """A line whose parts are translated separately and joined as they stand."""
+        """Create the sentence of a line whose parts are translated separately and then joined."""
         tag, own_tag = self._tag_ids(request.source_tag), list[int]()
         ids, tasks, frame, overlong, starts = list[int](), list[Task](), [""], "", list[int]()
         for at, part, part_ids in zip(accumulate(map(len, parts), initial=0), parts, encoded, strict=False):
@@ -217,9 +217,9 @@ class SentenceEncoder:
             )
 
     def _source_ids(self, request: Request, encoded: Iterator[list[int]]) -> list[int]:
-        """The ids of a request, or the next of `encoded` if it has only text; none for a blank text.
+        """Return the ids of a request, or the next of `encoded` if it has only text. A blank text has none.
 
-        Raises UserError for an id that is not in the vocabulary, TypeError for one that is no whole number.
+        Raises UserError for an id that is not in the vocabulary, and TypeError for one that is not an integer.
         """
         if request.ids is not None:
             ids, size = list(map(operator.index, request.ids)), len(self._source.vocab)
@@ -234,7 +234,7 @@ class SentenceEncoder:
         return ids if text.strip() else []
 
     def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """The ids of the terms, without a space before those that have none in running text."""
+        """Return the ids of the terms, without a leading space where running text has none."""
         spelled = self._spelled(terms, "ignoring the term %r: the model has no pieces for it")
         return tuple(
             ((self._is_unspaced or _is_attached(term)) and without_space(ids, self._target.vocab)) or ids
@@ -247,7 +247,7 @@ class SentenceEncoder:
         return short_code(self.languages[1]) in UNSPACED
 
     def _spelled(self, words: Sequence[str], warning: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """The words, without spaces around them, and their ids; words that need an unknown piece are logged once."""
+        """Yield each word, stripped, and its ids. Words that need an unknown piece are omitted and logged once."""
         for word, ids in zip(words, self._target.encode(words), strict=True):
             if UNK not in ids:
                 if ids:
@@ -274,13 +274,13 @@ class LineWarnings:
     """Counts the lines of a stream by warning, to log each warning once."""
 
     def __init__(self, limit: SourceLimit, config: SearchConfig, positions: int | None, language: str) -> None:
-        """`positions` is the most tokens of an output, without EOS; None for any number. `language` is the source's."""
+        """`positions` is the maximum number of output tokens without EOS, or None; `language` the source language."""
         self._limit, self._config, self._positions, self._language = limit, config, positions, language
         self._lines: Counter[str] = Counter()
         self._total = 0
 
     def add(self, sentence: Sentence, found: Sequence[list[Hypothesis]], cut: bool, repetitive: bool) -> None:
-        """Count a sentence, given the hypotheses of each of its tasks, and what is doubtful in its translation."""
+        """Count a sentence, given the hypotheses of each task, and whether its output is `cut` or `repetitive`."""
         self._total += 1
         self._lines.update({*self._warnings(sentence, found), *([_OUTPUT_CUT] * cut), *([_REPETITIVE] * repetitive)})
 
@@ -324,5 +324,5 @@ class LineWarnings:
 
 
 def _lacks_terms(task: Task, best: Hypothesis) -> bool:
-    """Whether a required term is missing: the search found no output with all terms and searched without them."""
+    """Whether a required term is missing, because the search found no output with all terms and ignored them."""
     return not all(contains(tuple(best.ids), term) for term in task.constraints.terms)

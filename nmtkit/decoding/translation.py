@@ -28,14 +28,14 @@ from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 class Candidate:
     """One translation of a line.
 
-    `tokens` ends with `</s>`, `token_log_probs` has the log-probability of each token, and `score` is their sum divided
-    by the length penalty. The translation of a blank line has no tokens and the score 0. For a line that was split,
-    each part ends with `</s>`, and the score is the sum of the scores of the parts.
+    `tokens` ends with `</s>`, `token_log_probs` are the log-probabilities of the tokens, and `score` is their sum
+    divided by the length penalty. The translation of a blank line has no tokens and the score 0. For a line that was
+    split, each part ends with `</s>`, and the score is the sum of the scores of the parts.
 
-    With alignments, `attention` (tokens, source tokens with `</s>`) has the weights of each token, which sum to 1; a
-    line that was split has none. `alignment` has pairs of source and target words, counted from 0: each target word
-    with the source word that its pieces attend to most, which is never a tag. A tag that the line itself begins with
-    counts as a word. `segment` contains the text with the tags of a request's segment.
+    With alignments, `attention` (tokens, source tokens with `</s>`) contains the weights of each token, which sum to 1;
+    a line that was split has no attention. `alignment` lists pairs of source and target words, counted from 0. Each
+    target word is paired with the source word that its pieces attend to most, which is never a tag. A tag at the
+    beginning of the line itself counts as a word. `segment` contains the text with the tags of a request's segment.
     """
 
     text: str
@@ -76,7 +76,7 @@ class SourcePieces:
 
 
 def word_numbers(surfaces: Sequence[str]) -> list[int]:
-    """The number of the word, from 0, that each piece ends in. `surfaces` has the text that each piece adds.
+    """Return the number of the word, from 0, that each piece ends in. `surfaces` is the text that each piece adds.
 
     A piece that adds only a space, or nothing, such as the first bytes of a character, belongs to the next word.
     """
@@ -97,9 +97,9 @@ def translation_of(
     config: SearchConfig,
     positions: int | None = None,
 ) -> Translation:
-    """The translation of a sentence from the hypotheses of each of its tasks, best first.
+    """Create the translation of a sentence from the hypotheses of each of its tasks, best first.
 
-    Of a line that was split, the best hypotheses of all parts are joined to the best candidate, and so on.
+    If the line was split, the best hypotheses of all parts form the best candidate, and so on.
     """
     pieces = _source_pieces(sentence, source) if config.attends else None
     placement = SegmentPlacement(sentence.segment, sentence, source) if sentence.segment else None
@@ -122,7 +122,7 @@ def translation_of(
 def _doubts(
     sentence: Sentence, parts: Sequence[Hypothesis], config: SearchConfig, positions: int | None
 ) -> dict[str, Any]:
-    """What makes a candidate doubtful: fields of it that are True."""
+    """Return the fields `cut` and `repetitive` of a candidate as far as they are True."""
     if sentence.target is not None:
         return {}
     both = list(zip(sentence.tasks, parts, strict=True))
@@ -148,9 +148,9 @@ def compose(
     frame: Sequence[str] = (),
     placement: SegmentPlacement | None = None,
 ) -> Candidate:
-    """Make a candidate of one hypothesis for each part of a line. `source` is needed if `config.attends`.
+    """Create a candidate from one hypothesis for each part of a line. `source` is required if `config.attends`.
 
-    An alignment counts the words of the decoded text, or those of the text that the user has `given`.
+    Alignments count the words of the decoded text, or of the text that the user has `given`.
     """
     segmented = None  # the pieces of each part
     if config.copy_unknown and source is not None:
@@ -172,7 +172,7 @@ def compose(
 
 
 def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """The first candidate of each text: joining parts and copying words can give the same text twice."""
+    """Keep the first candidate of each text, because joining parts and copying words can give equal texts."""
     first: dict[str, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.text, candidate)
@@ -180,9 +180,9 @@ def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _with_copies(part: Hypothesis, source: Sequence[str], tag: int, target: Tokenizer) -> list[str]:
-    """The pieces of a part, each unknown one replaced by the source piece that it attends to most.
+    """Return the pieces of a part, with each unknown piece replaced by the source piece that it attends to most.
 
-    `tag` pieces of a tag precede those of `source`.
+    `tag` is the number of pieces of a tag, which precede those of `source`.
     """
     pieces = target.vocab.to_pieces(part.ids)
     if UNK in part.ids and source and part.attention is not None:
@@ -192,7 +192,7 @@ def _with_copies(part: Hypothesis, source: Sequence[str], tag: int, target: Toke
 
 
 def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
-    """The source pieces of a sentence. If pieces are words, their text is taken from the input, not the vocabulary."""
+    """Return the source pieces of a sentence. If pieces are words, their text comes from the input."""
     ids, words = sentence.ids, sentence.text.split()
     texts = words if source.kind == SPACE and len(words) == len(ids) else source.vocab.to_pieces(ids)
     tag = len(sentence.tag) + sentence.own_tag
@@ -203,7 +203,7 @@ def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
 def _alignment(
     parts: Sequence[Hypothesis], texts: Sequence[str], added: Sequence[Sequence[str]], source: SourcePieces
 ) -> tuple[tuple[int, int], ...]:
-    """The alignment of a line: `texts` are those of its parts, and `added` is what each id of them adds."""
+    """Align the words of a line. `texts` are the texts of its parts, and `added` is the text that each id adds."""
     best: dict[int, tuple[float, int]] = {}  # target word -> the most attention, and the source word that has it
     words_before = 0
     for part, surfaces, start, space in zip(parts, added, source.parts, separators(texts), strict=True):
@@ -227,7 +227,7 @@ def _added(
     target: Tokenizer,
     given: str | None,
 ) -> list[list[str]]:
-    """What each id of the parts adds to the text: the given one, that of `segmented` pieces, or the decoded one."""
+    """Return the text that each id of the parts adds to the given text, to `segmented` pieces, or the decoded text."""
     if given is not None:
         return [target.surfaces(part.ids, given) for part in parts]
     if segmented is not None:
@@ -236,7 +236,7 @@ def _added(
 
 
 def surfaces_of(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:
-    """The texts that the ids of a hypothesis add, with the spaces of the decoded text."""
+    """Return the texts that the ids of a hypothesis add, with the spaces of the decoded text."""
     surfaces = target.surfaces(ids)
     if "\ufffd" not in text:  # bytes that spell no character are not in the text
         surfaces = [surface.replace("\ufffd", "") for surface in surfaces]
@@ -247,10 +247,10 @@ def surfaces_of(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:
 def align_words(
     attention: NDArray[np.float32], source_words: Sequence[int], target_words: Sequence[int]
 ) -> list[tuple[float, int, int]]:
-    """Align each target word to the source word that its pieces attend to most, by the attention (T, S).
+    """Align each target word to the source word that its pieces attend to most, from attention (T, S).
 
-    Returns that attention, the source word and the target word. `source_words` and `target_words` have the number of
-    the word of each piece, from 0.
+    Returns triples of attention, source word and target word. `source_words` and `target_words` are the number of the
+    word of each piece, from 0.
     """
     mass = word_attention(attention, source_words, target_words)
     sources, targets = (list(dict.fromkeys(words)) for words in (source_words, target_words))
@@ -261,7 +261,7 @@ def align_words(
 def word_attention(
     attention: NDArray[np.float32], source_words: Sequence[int], target_words: Sequence[int]
 ) -> NDArray[np.float32]:
-    """Sum attention (T, S) over the pieces of each word: (target words, source words). Words as in `align_words`."""
+    """Sum attention (T, S) over pieces to (target words, source words). Words are numbered as in `align_words`."""
     source_starts, target_starts = (
         np.flatnonzero(np.diff(words, prepend=words[0] - 1)) for words in (source_words, target_words)
     )

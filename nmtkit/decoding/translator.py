@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def _ignore(count: int) -> None:
-    """Report no progress."""
+    """Ignore progress."""
 
 
 class Translator:
@@ -65,7 +65,7 @@ class Translator:
     ) -> None:
         """`engine` searches with the same model; by default, the model searches in this process.
 
-        `languages` are source and target. If the target is `mul`, a symbol that begins a line is its tag.
+        `languages` are source and target. If the target is `mul`, a symbol at the beginning of a line is its tag.
         """
         self.model, self.source, self.target, self.languages = model, source, target, languages
         self._engine = engine or local_engine(model, target.decode)
@@ -96,7 +96,7 @@ class Translator:
         choice: WeightsConfig | None = None,
         paths: Sequence[Path] = (),
     ) -> "Translator":
-        """Make a translator of loaded checkpoints. Workers load them from their `paths`."""
+        """Create a translator from loaded checkpoints. Workers load them from their `paths`."""
         weights = (choice or WeightsConfig()).weights
         model = load(checkpoints, engine, weights)
         workers = None
@@ -139,9 +139,9 @@ class Translator:
         """Return the best translation of each line; with `nbest`, a list of at most that many, best first.
 
         A line may be a `Request` with a prefix or required terms. `options` are the other fields of `SearchConfig`,
-        such as beam=4, except alignments, which `stream` returns. `progress` shows a bar, also in a notebook.
+        such as beam=4, except alignments, which `stream` returns. `progress` shows a bar, even in a notebook.
 
-        With `markup`, "html" or "xml", lines have tags, which move with their words; `MarkupConfig` has more options.
+        If `markup` is "html" or "xml", the tags in lines move with their words; `MarkupConfig` offers more options.
         """
         config = SearchConfig(nbest=1 if nbest is None else nbest, **options)
         if config.alignment:
@@ -169,8 +169,8 @@ class Translator:
         """Score a given translation of each line, as the search scores an output of the same pieces.
 
         `options` are `length_penalty` and `length_penalty_form`; with length_penalty=0 a score is log P(Y|X). For the
-        log-probability of each piece use `stream` with `Request(line, target=...)`. Raises UserError if there are more
-        lines than targets, or fewer.
+        log-probability of each piece, use `stream` with `Request(line, target=...)`. Raises UserError if the numbers of
+        lines and targets differ.
         """
         lines, targets = list(_checked(lines)), list(_checked(targets))
         if not all(isinstance(text, str) for text in (*lines, *targets)):
@@ -185,7 +185,7 @@ class Translator:
     def attention(self, lines: Iterable[str | Request], **options: "Unpack[SearchKeywords]") -> list[Attention]:
         """Translate lines and return the attention of every layer and head, for each line that is not blank.
 
-        `options` are the fields of `SearchConfig`. For a given translation pass `Request(line, target=...)`. Raises
+        `options` are the fields of `SearchConfig`. For a given translation, pass `Request(line, target=...)`. Raises
         UserError for an ensemble, or a model without attention.
         """
         self.check_attention()
@@ -219,12 +219,12 @@ class Translator:
         """Yield one translation for each line, in order, reading at most one buffer of lines ahead.
 
         Blank lines, and lines without any piece, become empty translations; the model does not see them. Lines longer
-        than `batches.max_source_tokens` are cut or split, see `batches.overlong`; a warning at the end counts them.
-        `advance` is called with each number of lines that have been translated, in the order of the batches. Either
-        all requests have a target or none.
+        than `batches.max_source_tokens` are truncated or split, see `batches.overlong`, and counted in a warning at the
+        end. `advance` is called with the number of lines that have just been translated, in the order of the batches.
+        Either all requests have a target or none.
 
-        Raises UserError if a target exceeds the model's positions or the options contradict the model, RunError if the
-        model gives no finite probabilities.
+        Raises UserError if a target exceeds the model's positions or the options contradict the model, and RunError if
+        the model gives no finite probabilities.
         """
         batches = batches or StreamConfig()
         return self.stream_chunks(chunks(_checked(lines), self.sizes(batches).buffer), config, batches, advance)
@@ -236,9 +236,9 @@ class Translator:
         batches: StreamConfig | None = None,
         advance: Advance = _ignore,
     ) -> list[Segment]:
-        """Translate texts with inline tags, as `stream` translates their text, and place the tags in the translations.
+        """Translate texts with inline tags like `stream`, and place the tags in the translations.
 
-        Each tag occurs once, and pairs nest. The model computes alignments only for segments with tags.
+        Each tag occurs once, and pairs remain nested. Alignments are computed only for segments with tags.
         """
         results = self.stream(map(Request.of, segments), config, batches, advance)
         return [each.candidates[0].segment or Segment((each.text,)) for each in results]
@@ -252,7 +252,7 @@ class Translator:
         advance: Advance = _ignore,
         done: int = 0,
     ) -> Generator[Translation, None, None]:
-        """Like `stream_chunks`, for lines with tags or protected text. Each translation has one candidate."""
+        """Translate lines with tags or protected text, as `stream_chunks`. Each translation has one candidate."""
         from nmtkit.decoding.markup import stream_markup  # imported late, with all formats of documents
 
         stream = partial(self.stream_chunks, config=config, batches=batches)
@@ -268,17 +268,17 @@ class Translator:
         advance: Advance = _ignore,
         done: int = 0,
     ) -> Generator[Translation, None, None]:
-        """Like `stream`, for sentences as ids of the source vocabulary, without EOS."""
+        """Translate sentences given as ids of the source vocabulary, without EOS, as `stream` translates lines."""
         batches = batches or StreamConfig()
         lines = map(self.request, sentences)
         return self.stream_chunks(chunks(lines, self.sizes(batches).buffer), config, batches, advance, done)
 
     def sizes(self, batches: StreamConfig) -> BatchSizes:
-        """The sizes of batches and buffer on the model's device."""
+        """Return the sizes of batches and buffer on the model's device."""
         return batches.sizes_on(self.model.device)
 
     def request(self, ids: Sequence[int], source_tag: str = "") -> Request:
-        """Make a request of ids of the source vocabulary, without EOS. They begin with the ids of the tag."""
+        """Create a request from ids of the source vocabulary, without EOS, which begin with the ids of the tag."""
         ids = ids[len(tag_ids(source_tag, self.source)) :]
         return Request(self.source.decode(ids), ids=ids, source_tag=source_tag)
 
@@ -291,10 +291,10 @@ class Translator:
         done: int = 0,
         first_line: int = 1,
     ) -> Generator[Translation, None, None]:
-        """Translate lines in chunks of any size, each before the next one is read, as `stream` does.
+        """Translate lines in chunks of any size like `stream`, each chunk before the next is read.
 
-        The first `done` lines are read and skipped; the translations of the others are the same, to the last bit, as if
-        none were skipped. In messages the lines are numbered from `first_line`.
+        The first `done` lines are read and skipped; the translations of the others are bit-identical to those of a run
+        that skips none. Messages number the lines from `first_line`.
         """
         config, batches = config or SearchConfig(), batches or StreamConfig()
         self._check(config)
@@ -324,7 +324,7 @@ class Translator:
         warnings.log()
 
     def _allows_unknown(self, config: SearchConfig) -> bool:
-        """Whether outputs may contain the unknown token. Models of other toolkits may write it."""
+        """Whether outputs may contain the unknown token. By default, only models of other toolkits may write it."""
         if config.allow_unknown is None:
             return config.copy_unknown or self.target.kind not in LEARNED_KINDS
         return config.allow_unknown
@@ -339,7 +339,7 @@ class Translator:
 
 
 def _checked(lines: Iterable[T]) -> Iterable[T]:
-    """Raise TypeError for a text in place of a list of lines."""
+    """Raise TypeError if a single text is given instead of a list of lines."""
     if isinstance(lines, str):
         raise TypeError("a list of lines is expected, not one text: write [line]")
     return lines
@@ -347,7 +347,7 @@ def _checked(lines: Iterable[T]) -> Iterable[T]:
 
 @contextmanager
 def _bar(lines: object, progress: bool) -> Iterator[Advance]:
-    """A function to call with each number of translated lines, which a bar shows if `progress` is set."""
+    """Yield a function that counts translated lines, and show a progress bar if `progress` is set."""
     if not progress:
         yield _ignore
         return

@@ -20,7 +20,7 @@ class Document(Protocol):
     def segments(self) -> Sequence[Segment]: ...
 
     def write(self, translations: Sequence[Segment]) -> bytes:
-        """The bytes of the file with a translation for each segment; an unchanged segment keeps its bytes."""
+        """Return the bytes of the file with a translation for each segment; an unchanged segment keeps its bytes."""
         ...
 
 
@@ -105,7 +105,7 @@ def is_translatable(segment: Segment) -> bool:
 
 
 def with_edges(translation: Segment, original: Segment) -> Segment:
-    """The translation with the white space that the original has at both ends."""
+    """Return the translation with the white space that the original has at both ends."""
     first, last = (part if isinstance(part, str) else "" for part in (original.parts[0], original.parts[-1]))
     start, end = first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
     parts = list(translation.parts)
@@ -117,7 +117,7 @@ def with_edges(translation: Segment, original: Segment) -> Segment:
 
 
 def plain(segment: Segment, _: Mapping[int, str]) -> str:
-    """The bytes of a segment whose text needs no escapes."""
+    """Return the bytes of a segment whose text needs no escapes."""
     return "".join(part if isinstance(part, str) else part.raw for part in segment.parts)
 
 

@@ -51,7 +51,7 @@ class _Reader:
         self.names = [t.name[len(prefix) :] if t.name.startswith(prefix) else "" for t in tokens]
 
     def slots(self) -> Iterator[Slot]:
-        """The slots of all paragraphs. An element with paragraphs of its own (a text box) separates segments."""
+        """Yield the slots of all paragraphs. An element with paragraphs of its own (a text box) separates segments."""
         stack: list[tuple[int, int]] = [(0, len(self.tokens))]
         while stack:
             index, end = stack.pop()
@@ -82,7 +82,7 @@ class _Reader:
             yield Slot(first, last, segment, lambda new, _: render_runs(new, base, self.prefix))
 
     def container(self, index: int, end: int) -> tuple[list[Part], str]:
-        """The parts of a paragraph or of an element in it, and the formatting of most of its text."""
+        """Return the parts of a paragraph or of an element in it, and the formatting of most of its text."""
         items: list[Item] = []
         while index < end:
             token, name, last = self.tokens[index], self.names[index], self.ends.get(index, index)
@@ -109,7 +109,7 @@ class _Reader:
         return formatted(items, self.prefix)
 
     def run(self, index: int, end: int) -> Iterator[Item]:
-        """The parts of a run. The code of a field belongs to the tag that opens it."""
+        """Yield the parts of a run. The code of a field belongs to the tag that opens it."""
         style = ""
         if self.names[index : index + 1] == ["rPr"]:
             style = "".join(token.raw for token in self.tokens[index : self.ends.get(index, index) + 1])

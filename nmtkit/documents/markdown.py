@@ -40,7 +40,7 @@ def read_markdown(content: bytes, options: Options) -> Document:
 
 
 def _slot(text: str, token: "Token", start: int, after: list[int]) -> Iterator[Slot]:
-    """The slot of an inline token, if its lines are found in the source behind their marks of blocks."""
+    """Yield the slot of an inline token, if its lines are found in the source behind their marks of blocks."""
     lines = token.content.split("\n")
     pattern = r"(?:\r\n|\r|\n)[ \t>]*".join(map(re.escape, lines))
     found = re.compile(pattern).search(text, start, after[0] if after else len(text))
@@ -81,7 +81,7 @@ def _parts(content: str, children: Sequence["Token"]) -> Iterator[Part]:
 
 
 def _render(segment: Segment, raws: Mapping[int, str], escaped: set[str]) -> str:
-    """The Markdown of a segment: the marks that its source escapes stay escaped."""
+    """Return the Markdown of a segment: the marks that its source escapes stay escaped."""
     parts = []
     for part in segment.parts:
         if isinstance(part, str) and escaped:

@@ -41,7 +41,7 @@ def _read(content: bytes, is_vtt: bool) -> Document:
 
 
 def _slots(text: str, start: int, end: int, width: int, is_vtt: bool) -> Iterator[Slot]:
-    """The slot of a cue, or of each line of a dialogue."""
+    """Yield the slot of a cue, or of each line of a dialogue."""
     end -= len(text[start:end]) - len(text[start:end].rstrip("\r\n"))
     lines = list(re.finditer(r"[^\r\n]+", text[start:end]))
     dashes = [_DASH.match(_TAG.sub("", line.group())) for line in lines]

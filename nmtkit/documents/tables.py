@@ -35,7 +35,7 @@ def _read(content: bytes, delimiter: str, options: Options) -> Document:
 
 
 def _column(name: str, header: list[str]) -> int:
-    """The index of a column: of its name, or of its number from 1."""
+    """Return the index of a column: of its name, or of its number from 1."""
     if name in header:
         return header.index(name)
     if name.isdecimal() and int(name):
@@ -44,7 +44,7 @@ def _column(name: str, header: list[str]) -> int:
 
 
 def _rows(text: str, delimiter: str) -> Iterator[list[tuple[int, int]]]:
-    """The spans of the fields of each row, as the csv module reads them."""
+    """Yield the spans of the fields of each row, as the csv module reads them."""
     field = re.compile(rf'"(?:[^"]|"")*"?[^{re.escape(delimiter)}\r\n]*|[^{re.escape(delimiter)}\r\n]*')
     at, row = int(text.startswith("\ufeff")), []
     while at < len(text):

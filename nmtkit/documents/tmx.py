@@ -31,7 +31,7 @@ def read_tmx(content: bytes, options: Options) -> Document:
 
 
 def _slots(unit: list[Token], language: str, target: str) -> list[Slot]:
-    """The slot for the target of a unit: an empty seg, or a new tuv behind that of the source."""
+    """Return the slot for the target of a unit: an empty seg, or a new tuv behind that of the source."""
     ends = token_pairs(unit)
     variants = {}
     for index, token in enumerate(unit):

@@ -39,7 +39,7 @@ def read_xliff(content: bytes, options: Options) -> Document:
 
 
 def _slot(tokens: Sequence[Token], ends: Mapping[int, int], start: int) -> list[Slot]:
-    """The slot for the target of the source element at `start`, if it needs a translation."""
+    """Return the slot for the target of the source element at `start`, if it needs a translation."""
     name = re.sub("source$", "target", tokens[start].name)
     end = insertion = ends[start]
     segment = inline_xml(tokens[start + 1 : end], _PAIRS, _HALVES)

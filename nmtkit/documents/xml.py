@@ -46,7 +46,7 @@ def _reject_entity(name: str, *_: object) -> None:
 
 
 def local(name: str) -> str:
-    """The name of an element without its prefix."""
+    """Return the name of an element without its prefix."""
     return name.rpartition(":")[2]
 
 

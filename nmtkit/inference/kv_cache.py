@@ -80,7 +80,7 @@ class KeyValueCache:
         return cache
 
     def _reordered(self, cache: Tensor, origins: Tensor) -> Tensor:
-        """The rows `origins` of a buffer, copied to the unused one: fresh memory costs more than the copy."""
+        """Return the rows `origins` of a buffer, copied to the unused one: fresh memory costs more than the copy."""
         rows, width = origins.numel(), cache.size(2)
         moved = self._unused.pop(width, None)
         if moved is None or moved.size(0) <= self.length or moved.size(1) < rows:

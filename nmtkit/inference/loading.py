@@ -19,7 +19,7 @@ from nmtkit.text.tokenizer import tokenizer_differences
 def load_models(
     checkpoints: Sequence[Checkpoint], device: str = "auto", precision: str = "auto", weights: str = "auto"
 ) -> InferenceModel:
-    """The model of one checkpoint, or the ensemble of several, as `load_model` loads each.
+    """Return the model of one checkpoint, or the ensemble of several, as `load_model` loads each.
 
     Raises UserError where they do not have the same languages and vocabularies.
     """
@@ -38,7 +38,7 @@ def load_models(
 
 
 def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str = "auto") -> InferenceModel:
-    """The model of a checkpoint, for the values of `--device`, `--precision` and `--weights`.
+    """Return the model of a checkpoint, for the values of `--device`, `--precision` and `--weights`.
 
     Raises UserError where the device or the number format cannot be used, RunError where the model does not fit into
     memory.
@@ -62,7 +62,7 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
 
 
 def _rebuilt(checkpoint: Checkpoint) -> InferenceModel:
-    """The model of a checkpoint that was loaded before. RunError if its file was overwritten meanwhile."""
+    """Return the model of a checkpoint that was loaded before. RunError if its file was overwritten meanwhile."""
     if checkpoint.check_unchanged is not None:
         checkpoint.check_unchanged()
     return torch_backend(checkpoint.build_model())

@@ -180,12 +180,12 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return weights
 
     def record_attention(self, state: NativeState, layer: int) -> list[Floats]:
-        """See `InferenceModel.record_attention`."""
+        """Record the attention of later steps, see `InferenceModel.record_attention`."""
         state.attention_layer, state.attention = layer, []
         return state.attention
 
     def _next_position(self, state: NativeState, rows: int) -> Floats:
-        """Prepare a step; return the encoding (1, D) of its position of the target."""
+        """Prepare a step, and return the encoding (1, D) of its target position."""
         state.prepare(rows)
         return self._target_positions.rows(state.length - 1, 1)
 
@@ -198,7 +198,7 @@ class _Positions:
         self._table = np.empty((0, config.d_model), np.float32) if learned is None else learned.copy()
 
     def rows(self, start: int, length: int) -> Floats:
-        """The encodings (length, D) of positions start, start + 1, … UserError beyond the last learned one."""
+        """Return the encodings (length, D) of positions start, start + 1, … UserError beyond the last learned one."""
         end = start + length
         if end > len(self._table):
             if self._is_learned:
@@ -228,7 +228,7 @@ class NativeLinear:
 
 
 def unknown_options(config: TransformerConfig) -> list[str]:
-    """The options, as flags, that the compiled search does not know, or not with this value."""
+    """Return the options, as flags, that the compiled search does not know, or not with this value."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     known = (name in _KNOWN and (_KNOWN[name] is _ANY or value in _KNOWN[name]) for name, value in values.items())
     return [flag(name) for name, is_known in zip(values, known, strict=True) if not is_known]

@@ -199,5 +199,5 @@ def log_sum_exp(x: Floats, axis: int) -> Floats:
 
 
 def shift_right(tgt: Ints) -> Ints:
-    """The decoder's input (B, T) for outputs (B, T): BOS first, without the last token."""
+    """Return the decoder's input (B, T) for outputs (B, T): BOS first, without the last token."""
     return np.concatenate([np.full_like(tgt[:, :1], BOS), tgt[:, :-1]], 1)

@@ -47,7 +47,7 @@ class Shortlist:
         self._rows = np.split(translations, offsets[1:-1])
 
     def tokens(self, source: Iterable[int], required: Iterable[int] = ()) -> Ids:
-        """The ids that the translation of a sentence may contain, `required` ones included, in ascending order.
+        """Return the ids that the translation of a sentence may contain, `required` ones included, in ascending order.
 
         The ids depend only on this sentence.
         """

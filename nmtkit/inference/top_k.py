@@ -8,7 +8,7 @@ from nmtkit.machine.threads import thread_count
 
 
 def top_k(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The k highest of each row of scores (R, W) and their columns, both (R, k), highest first; all W if k > W.
+    """Return the k highest of each row of scores (R, W) and their columns, both (R, k), highest first; all W if k > W.
 
     Where nmtkit's search is compiled, the first of equal scores comes first.
     """

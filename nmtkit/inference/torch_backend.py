@@ -85,7 +85,7 @@ class TorchBackend(InferenceModel):
 
 
 def fixed_model(model: InferenceModel) -> FixedModel:
-    """The tensors' side of a backend of torch, or of an ensemble of them."""
+    """Return the tensors' side of a backend of torch, or of an ensemble of them."""
     if isinstance(model, Ensemble):
         return FixedEnsemble([fixed_model(each) for each in model.models])
     assert isinstance(model, TorchBackend)

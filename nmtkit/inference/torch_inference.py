@@ -60,7 +60,7 @@ class FixedModel(ABC):
         """See `InferenceModel.start`: a `TorchState`."""
 
     def start_fixed(self, memory: Any, sentences: int, width: int) -> Any:
-        """The `TorchState` of that many sentences with `width` rows each, before their first token."""
+        """Return the `TorchState` of that many sentences with `width` rows each, before their first token."""
         state: TorchState = self.start(memory)
         state.reorder_fixed(torch.arange(sentences, device=self.device).repeat_interleave(width), width)
         return state
@@ -188,7 +188,7 @@ def columns_of(tokens: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def shift_right(tgt: Tensor) -> Tensor:
-    """The decoder's input (B, T) for outputs (B, T): BOS first, without the last token."""
+    """Return the decoder's input (B, T) for outputs (B, T): BOS first, without the last token."""
     return torch.cat([torch.full_like(tgt[:, :1], BOS), tgt[:, :-1]], dim=1)
 
 

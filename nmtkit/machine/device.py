@@ -12,7 +12,7 @@ _DEVICES = (Path("/dev/kfd"),)  # of AMD
 
 
 def inference_device(name: str) -> str:
-    """The device that `--device` means: "cpu", or the name of a GPU for torch; `auto` is a GPU if there is one.
+    """Return the device that `--device` means: "cpu", or the name of a GPU for torch; `auto` is a GPU if there is one.
 
     Raises UserError if torch cannot use the device.
     """
@@ -34,14 +34,14 @@ def is_cpu(device: str) -> bool:
 
 
 def gpu_count() -> int:
-    """The number of GPUs."""
+    """Return the number of GPUs."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def inference_precision(name: str, device: str) -> NumberFormat:
-    """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
+    """Return the number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
     multiplies that natively. UserError for formats that the device does not have."""
     if name == "auto" and is_cpu(device):
         return NumberFormat.FP32

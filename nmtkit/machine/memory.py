@@ -51,7 +51,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def out_of_memory(device: "torch.device | str") -> str:
-    """The beginning of an error, which names the share of a GPU that other processes use, if it is large."""
+    """Return the beginning of an error, which names the share of a GPU that other processes use, if it is large."""
     if is_on_gpu(str(device)):
         import torch
 

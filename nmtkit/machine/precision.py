@@ -52,12 +52,12 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def dtype_of(number_format: NumberFormat) -> torch.dtype:
-    """The dtype of a number format that torch has."""
+    """Return the dtype of a number format that torch has."""
     return _DTYPES[number_format]
 
 
 def precision_name(dtype: torch.dtype) -> str:
-    """The name of a dtype, as `--precision` spells it."""
+    """Return the name of a dtype, as `--precision` spells it."""
     return next((found.value for found, own in _DTYPES.items() if own == dtype), "fp64")
 
 
@@ -75,7 +75,7 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of products of x (…) with a matrix: autocast's dtype if active, otherwise the dtype of x."""
+    """Return the dtype of products of x (…) with a matrix: autocast's dtype if active, otherwise the dtype of x."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 

@@ -35,7 +35,7 @@ def set_threads(threads: int | None) -> None:
 
 
 def thread_count() -> int:
-    """The CPU threads of this process."""
+    """Return the CPU threads of this process."""
     if _threads is None:
         torch = _torch()
         return int(torch.get_num_threads()) if torch else _default()
@@ -50,7 +50,7 @@ def apply_to_torch() -> None:
 
 
 def physical_cores() -> int:
-    """The cores of this process, each counted once if it runs several threads at the same time."""
+    """Return the cores of this process, each counted once if it runs several threads at the same time."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     siblings = set()
@@ -64,7 +64,7 @@ def physical_cores() -> int:
 
 @cache
 def _default() -> int:
-    """The threads that torch has by default: those that the environment asks for, or one for each core."""
+    """Return the threads that torch has by default: those that the environment asks for, or one for each core."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     return int(first) if first.isdecimal() and int(first) > 0 else physical_cores()
 

@@ -214,7 +214,7 @@ def _starting() -> Iterator[None]:
 
 
 def _run_worker(connection: "Connection", log_config: log.LogConfig | None) -> None:
-    """The main loop of a worker: receive a function, then its tasks, until the parent closes the pipe."""
+    """Run the main loop of a worker: receive a function, then its tasks, until the parent closes the pipe."""
     if log_config is not None:
         log.configure(log_config)
         log.escape_python_messages()

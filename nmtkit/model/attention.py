@@ -59,7 +59,7 @@ def causal_mask(length: int, device: torch.device, window: int | None = None) ->
 
 
 def window_mask(length: int, device: torch.device, window: int) -> Tensor:
-    """The mask (T, T) that lets each position attend to itself and to `window` positions on each side (§4)."""
+    """Return the mask (T, T) that lets each position attend to itself and to `window` positions on each side (§4)."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril(window).triu(-window)
 
 

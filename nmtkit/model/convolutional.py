@@ -264,7 +264,7 @@ class Convolutional(TranslationModel):
         return self.projection.bias
 
     def layers(self) -> Iterable[nn.Module]:
-        """The layers of encoder and decoder."""
+        """Return the layers of encoder and decoder."""
         return (*self.encoder, *self.decoder)
 
     def embed(self, ids: Tensor, embedding: Embedding, positions: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def pack_sides(
 
 
 def _tokens_mask(lengths: Tensor, longest: int) -> Tensor:
-    """The mask (sentences, 1, 1, longest): True for the tokens of each padded sentence."""
+    """Return the mask (sentences, 1, 1, longest): True for the tokens of each padded sentence."""
     return (torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1))[:, None, None, :]
 
 

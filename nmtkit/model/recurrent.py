@@ -163,7 +163,7 @@ class Recurrent(TranslationModel):
         return self.projection.bias
 
     def layers(self) -> Iterable[nn.Module]:
-        """The layers of encoder and decoder, and the attention."""
+        """Return the layers of encoder and decoder, and the attention."""
         return (*self.encoder, self.attention, *self.decoder)
 
 

@@ -172,7 +172,7 @@ class Transformer(TranslationModel):
         return self.projection_bias
 
     def layers(self) -> Iterable[nn.Module]:
-        """The layers of encoder and decoder."""
+        """Return the layers of encoder and decoder."""
         return (*self.encoder, *self.decoder)
 
     def inputs(self, embedded: Tensor, positions: Tensor) -> Tensor:

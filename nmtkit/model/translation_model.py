@@ -59,7 +59,7 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def layers(self) -> Iterable[nn.Module]:
-        """The encoder layers, a separate attention if there is one, then the decoder layers."""
+        """Return the encoder layers, a separate attention if there is one, then the decoder layers."""
 
     def project(self, hidden: Tensor) -> Tensor:
         """Project the decoder's output (…, D) to logits (…, W), -inf for the ids of `NEVER_OUTPUT`."""

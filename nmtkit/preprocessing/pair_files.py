@@ -17,7 +17,7 @@ _CODE = ("bpt", "ept", "it", "ph", "ut")  # inline elements of TMX that contain 
 
 
 def pair_format(name: str) -> str | None:
-    """The format of a file of pairs by its ending, ".tsv" or ".tmx"; None for the prefix of two texts."""
+    """Return the format of a file of pairs by its ending, ".tsv" or ".tmx"; None for the prefix of two texts."""
     path = PurePath(name)
     suffix = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
     return suffix.lower() if suffix.lower() in (".tsv", ".tmx") else None
@@ -86,7 +86,7 @@ class _Units:
         self._in_segment = False
 
     def take(self) -> list[Pair]:
-        """The pairs since the last call."""
+        """Return the pairs since the last call."""
         pairs, self.pairs = self.pairs, []
         return pairs
 

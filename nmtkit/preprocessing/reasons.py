@@ -31,7 +31,7 @@ def format_dropped(dropped: Mapping[str, int]) -> str:
 
 
 def all_dropped_message(split: str, dropped: Mapping[str, int]) -> str:
-    """The error message for a split in which no pair is kept."""
+    """Return the error message for a split in which no pair is kept."""
     causes = [flag(option) for reason, options in REASONS.items() if dropped.get(reason) for option in options]
     remedy = f"relax {' or '.join(causes)}" if causes else "use different text"
     return f"every sentence pair of {split} was dropped ({format_dropped(dropped)}): {remedy}"

@@ -44,7 +44,7 @@ def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> 
 
 
 async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes]:
-    """The name and content of the file of a form. Raises HTTPException 400 or 415."""
+    """Yield the name and content of the file of a form. Raises HTTPException 400 or 415."""
     if not headers.get("content-type", "").startswith("multipart/form-data"):
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form (multipart/form-data) with a file")
 
@@ -79,7 +79,7 @@ class Downloads:
         return path
 
     def get(self, path: str) -> bytes | None:
-        """The file at a path; None if there is none any more."""
+        """Return the file at a path; None if there is none any more."""
         for old in [old for old, (added, _) in self._files.items() if time.monotonic() - added > _SECONDS]:
             del self._files[old]
         return self._files[path][1] if path in self._files else None

@@ -28,7 +28,7 @@ class Documents:
         return replace(config, nbest=1)
 
     def write(self, translations: Sequence[Translation]) -> list[bytes]:
-        """The bytes of the documents with the translations of `lines`."""
+        """Return the bytes of the documents with the translations of `lines`."""
         results = iter([each.candidates[0].segment or Segment((each.text,)) for each in translations])
         return [
             document.write(prepared.finished([next(results) for _ in prepared.segments]))

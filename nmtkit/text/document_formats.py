@@ -26,12 +26,12 @@ REMEDIES = {
 
 
 def format_of(path: PurePath) -> str | None:
-    """The format of a document by its ending; None for files of lines."""
+    """Return the format of a document by its ending; None for files of lines."""
     return ENDINGS.get(path.suffix.lower())
 
 
 def chosen_format(document: str | None, markup: str | None, path: PurePath | None) -> str | None:
-    """The format of the document to translate, by --document or by the ending of --input; None for lines."""
+    """Return the format of the document to translate, by --document or by the ending of --input; None for lines."""
     return document or (format_of(path) if path and markup is None else None)
 
 

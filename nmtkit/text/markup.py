@@ -9,7 +9,7 @@ from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced, pairs, place
 
 
 def names(text: str) -> frozenset[str]:
-    """The set of the words of a text."""
+    """Return the set of the words of a text."""
     return frozenset(text.split())
 
 
@@ -101,7 +101,7 @@ def _end_of_other(source: str, start: int, is_html: bool) -> int:
 
 
 def token_pairs(tokens: Sequence[Token]) -> dict[int, int]:
-    """The index of the counterpart of each opening and closing tag that has one."""
+    """Return the index of the counterpart of each opening and closing tag that has one."""
     return pairs([(_KINDS.get(token.kind, Kind.ALONE), token.name) for token in tokens])
 
 
@@ -151,7 +151,7 @@ def inline(
 
 
 def text_of(token: Token, is_html: bool) -> str:
-    """The text that a token stands for: white space of HTML collapses, as browsers show it."""
+    """Return the text that a token stands for: white space of HTML collapses, as browsers show it."""
     if token.raw.startswith("<![CDATA["):
         return token.raw[9:-3]
     return html.unescape(re.sub("[ \t\r\n\f]+", " ", token.raw) if is_html else token.raw)
@@ -164,7 +164,7 @@ def escape(text: str, is_html: bool = True) -> str:
 
 
 def render(segment: Segment, is_html: bool = True, raws: Mapping[int, str] | None = None) -> str:
-    """The markup of a segment. `raws` has the new bytes of tags by their `offset`, where attributes changed."""
+    """Return the markup of a segment. `raws` has the new bytes of tags by their `offset`, where attributes changed."""
     raws = raws or {}
     return "".join(
         escape(part, is_html) if isinstance(part, str) else raws.get(part.offset, part.raw) for part in segment.parts
@@ -172,7 +172,7 @@ def render(segment: Segment, is_html: bool = True, raws: Mapping[int, str] | Non
 
 
 def parse(tagged: str, is_html: bool = True, kept: Collection[str] = KEPT) -> Segment:
-    """The segment of a line of HTML or XML."""
+    """Return the segment of a line of HTML or XML."""
     return inline(scan(tagged, is_html), is_html, kept)
 
 

@@ -74,7 +74,7 @@ class Segment:
 
 
 def words(text: str) -> list[Span]:
-    """The spans of the words of a text: runs of word characters, or single marks."""
+    """Return the spans of the words of a text: runs of word characters, or single marks."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
@@ -161,7 +161,7 @@ class _Node:
 
 
 def _outline(parts: Sequence[Part]) -> tuple[str, list[_Node]]:
-    """The plain text of a segment, and its nodes in the order of the document."""
+    """Return the plain text of a segment, and its nodes in the order of the document."""
     text = ""
     nodes: list[_Node] = []
     opened: list[tuple[_Node, int]] = []
@@ -293,7 +293,7 @@ class _Placement:
         self.placed[node] = _Node(node.tag, start=start, end=end, rank=3)
 
     def covered(self, node: _Node) -> range:
-        """The source words that a node overlaps."""
+        """Return the source words that a node overlaps."""
         if node.start == node.end:
             return range(0)
         first = bisect_right(self.source, node.start, key=lambda word: word[1])
@@ -325,7 +325,7 @@ class _Placement:
                     self.placed[node] = new
 
     def around(self, new: _Node, parent: _Node) -> _Node:
-        """The deepest pair inside `parent` that contains the new one, which may not leave `parent`."""
+        """Return the deepest pair inside `parent` that contains the new one, which may not leave `parent`."""
         new.start, new.end = max(new.start, parent.start), min(new.end, parent.end)
         inner: _Node | None = parent
         while inner:
@@ -382,7 +382,7 @@ class _Placement:
 
     @staticmethod
     def deepest(parent: _Node, start: int, end: int) -> _Node:
-        """The deepest pair around a span; around a position, both ends of the pair are elsewhere."""
+        """Return the deepest pair around a span; around a position, both ends of the pair are elsewhere."""
         inner: _Node | None = parent
         while inner:
             parent, inner = inner, None
@@ -394,7 +394,7 @@ class _Placement:
         return parent
 
     def parts(self) -> Iterable[Part]:
-        """The target with its tags: no white space at the ends of pairs, but around tags that touch no word."""
+        """Return the target with its tags: no white space at the ends of pairs, but around tags that touch no word."""
         out: list[Part] = []
         at, pending = 0, ""
 

@@ -80,7 +80,7 @@ def symbol_pattern(symbols: Iterable[str]) -> re.Pattern[str]:
 
 
 def unknown_percent(unknown: int, tokens: int) -> float:
-    """The percentage of unknown tokens, rounded for reports. `tokens` counts each `</s>`."""
+    """Return the percentage of unknown tokens, rounded for reports. `tokens` counts each `</s>`."""
     return round(100 * unknown / max(tokens, 1), 3)
 
 

@@ -116,7 +116,7 @@ def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:
 
 
 def _too_few_message(option: str, count: int, folder: Path, found: int, until: int | None, kind: str = "") -> str:
-    """The error message for an option that asks for more checkpoints than `folder` contains."""
+    """Return the error message for an option that asks for more checkpoints than `folder` contains."""
     only, instead = ("only ", f": use {option} {found}") if found else ("", ": list the files" if kind else "")
     limit = "" if until is None else f" up to update {until}"
     return f"{option} {count}: {folder} has {only}{counted(found, 'checkpoint')}{limit}{kind}{instead}"

@@ -282,6 +282,6 @@ class TrainingOptions(OptionGroups):
         return {part.name: getattr(self, part.name).to_dict() for part in fields(self)}
 
     def common(self) -> dict[str, Any]:
-        """The options, by flag, that all processes of a run must share."""
+        """Return the options, by flag, that all processes of a run must share."""
         groups = self.to_dict().values()
         return {flag(name): value for group in groups for name, value in group.items() if name not in _OF_A_MACHINE}

@@ -18,7 +18,7 @@ STOPS = (*_STOPPING, signal.SIGPIPE)
 
 
 def agreed_stop(noted: Collection[int]) -> int:
-    """The signal by which a run stops if its ranks have received these; 0 for none."""
+    """Return the signal by which a run stops if its ranks have received these; 0 for none."""
     return next((number for number in STOPS if number in noted), 0)
 
 

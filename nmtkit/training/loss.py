@@ -116,7 +116,7 @@ def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: flo
 
 
 def _kernel_for(logits: Tensor) -> _Kernel | None:
-    """The fused kernel for logits of this dtype and device, if there is one. fp16 needs the gradient in fp32."""
+    """Return the fused kernel for logits of this dtype and device, if there is one. fp16 needs the gradient in fp32."""
     kernel = loss_kernel_on(logits.device) if logits.is_cuda and logits.dtype != torch.float16 else None
     return None if kernel is None else cast(_Kernel, kernel.cross_entropy_)
 
@@ -215,7 +215,7 @@ class MicroBatchLoss(nn.Module):
 
 
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
-    """The decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
+    """Return the decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
     if isinstance(model.config, TransformerConfig) and not model.config.source_end:
         batch = batch.without_source_end()
     matrix = model.output_matrix

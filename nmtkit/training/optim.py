@@ -17,7 +17,7 @@ SCHEDULE_VERSION = 2  #: version of `learning_rate`; version 1 reached 0 at the 
 
 
 def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_updates: int) -> float:
-    """The learning rate of an update, counted from 1 (§5.3)."""
+    """Return the learning rate of an update, counted from 1 (§5.3)."""
     warmup = config.warmup_updates
     if config.lr_schedule == "paper":
         return config.lr_scale * float(d_model**-0.5 * min(update**-0.5, update * warmup**-1.5))

@@ -59,7 +59,7 @@ class Saver:
         logger.warning("%s; the next save tries again", failure)
 
     def divergence(self, state: RunState) -> str:
-        """The advice that ends the error message of a run that has diverged."""
+        """Return the advice that ends the error message of a run that has diverged."""
         if any(update < state.update for update, _ in list_checkpoints(self.save_dir.folder)):
             left = "earlier checkpoints are intact. Lower"
         else:

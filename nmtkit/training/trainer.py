@@ -166,7 +166,7 @@ class Trainer:
                 raise self._compile_error(error) from error
 
     def _compile_error(self, error: RuntimeError) -> NmtkitError:
-        """The error after a failed compilation. A signal to the process group also kills the C++ compiler."""
+        """Return the error after a failed compilation. A signal to the process group also kills the C++ compiler."""
         if stop := self.signals.stop:
             name = signal.Signals(stop).name
             return Interrupted(f"{name} while compiling: run the same command to resume from the last checkpoint", stop)
@@ -292,7 +292,7 @@ class Trainer:
         window.seconds += time.perf_counter() - start
 
     def _ahead(self) -> int:
-        """The number of updates that the device may still be computing while the host prepares the next one.
+        """Return the number of updates that the device may still be computing while the host prepares the next one.
 
         0 after a skipped update, so that the run stops exactly after `--max-skips`.
         """
@@ -354,7 +354,7 @@ class Trainer:
         self.stop_signal = agreed_stop([number for number, ranks in stops if ranks])
 
     def _learning_rate(self) -> float:
-        """The learning rate of the current update."""
+        """Return the learning rate of the current update."""
         start = self.state.schedule_start
         until = self.options.stop.max_updates - start
         return learning_rate(self.state.update - start, self.options.optimizer, self.options.model.d_model, until)

@@ -85,7 +85,7 @@ class TrainingData:
         return Mixture(lengths, self.shares, batches.batch_tokens, batches.planned_tokens, batches.seed)
 
     def longest(self) -> int:
-        """The number of tokens of the longest training sentence on either side."""
+        """Return the number of tokens of the longest training sentence on either side."""
         return max(split.longest() for split in self.splits)
 
     def check_lengths(self, batches: BatchConfig, model: ModelConfig) -> None:
