@@ -35,8 +35,8 @@ _MAX_ATTEMPTS = 5  # a training run may delete checkpoints while they are read
 def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
     """List the newest `count` checkpoints of a training run, oldest first.
 
-    Ignores checkpoints after update `until`, and those that --keep-last does not count. Raises UserError if fewer than
-    `count` are left.
+    Ignores checkpoints after update `until` and checkpoints that --keep-last does not count. Raises UserError if fewer
+    than `count` are left.
     """
     found = _up_to(folder, until)
     counting = (path for _, path in reversed(found) if not read_progress(path).get("is_interim"))
@@ -50,10 +50,10 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
 def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
     """List the `count` best checkpoints of a training run, oldest first.
 
-    The best have the lowest validation loss or the highest validation BLEU, by the metric of the run; the older of two
-    equal ones wins. Ignores checkpoints after update `until`, and those without a finite value. Raises UserError if
-    fewer than `count` are left, or if they were scored by different metrics, with different options or on different
-    data.
+    The best have the lowest validation loss or the highest validation BLEU, depending on the metric of the run. Of two
+    equal checkpoints, the older is better. Ignores checkpoints after update `until` or without a finite value. Raises
+    UserError if fewer than `count` are left, or if they were scored by different metrics, with different options or on
+    different data.
     """
     scored: list[tuple[float, int, Path]] = []
     criteria: set[_Criterion] = set()
@@ -116,7 +116,7 @@ def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:
 
 
 def _too_few_message(option: str, count: int, folder: Path, found: int, until: int | None, kind: str = "") -> str:
-    """Return the error message for an option that asks for more checkpoints than `folder` contains."""
+    """Create the error message for an option that asks for more checkpoints than `folder` contains."""
     only, instead = ("only ", f": use {option} {found}") if found else ("", ": list the files" if kind else "")
     limit = "" if until is None else f" up to update {until}"
     return f"{option} {count}: {folder} has {only}{counted(found, 'checkpoint')}{limit}{kind}{instead}"
@@ -143,8 +143,8 @@ def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpo
     """Average the weights of checkpoints in float64, with one checkpoint in memory at a time.
 
     `weights` selects trained weights or their moving average, see `WeightsConfig`. Tied matrices stay tied, and the
-    result has no optimizer state. Raises UserError if a file is given twice or a parameter is not finite, if the
-    checkpoints differ in model, languages or vocabularies, or if only some have a moving average: the message names the
+    result has no optimizer state. Raises UserError if a file is given twice, a parameter is not finite, or the
+    checkpoints differ in model, languages, vocabularies or the presence of a moving average. The message names the
     first difference.
     """
     _check_distinct(paths)

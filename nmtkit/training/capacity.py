@@ -30,7 +30,7 @@ _TRIAL_TOKENS = 1024  # of the smaller of two trials
 
 
 def with_batches_of_device(data: TrainingData, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
-    """Resolve `--packing auto` and `--max-tokens auto`, as recorded by the run or else from the devices.
+    """Resolve `--packing auto` and `--max-tokens auto` from the run's record, or else for the devices.
 
     Raises UserError for --packing on with an architecture that cannot pack sentences.
     """
@@ -47,7 +47,7 @@ def _with(options: TrainingOptions, **values: Any) -> TrainingOptions:
 
 
 def _packing(recorded: dict[str, Any], options: TrainingOptions, device: torch.device) -> str:
-    """Whether the run packs: on or off."""
+    """Return whether the run packs sentences, as "on" or "off"."""
     packing, model = options.batches.packing, options.model
     if packing == "on" and model.arch != TransformerConfig.arch:
         raise UserError(f"--packing on supports only Transformers, not the architecture {model.arch}: omit it")
@@ -59,7 +59,7 @@ def _packing(recorded: dict[str, Any], options: TrainingOptions, device: torch.d
 
 
 def _max_tokens(recorded: dict[str, Any], data: TrainingData, options: TrainingOptions, ranks: Ranks) -> int:
-    """Tokens per side of a micro-batch: as recorded by the run, or as many as fit on every GPU."""
+    """Return the tokens per side of a micro-batch, as the run has recorded them, or as many as fit on every GPU."""
     if not recorded and ranks.device.type == "cpu":
         return CPU_TOKENS
     found = int(recorded["max_tokens"]) if recorded else _largest(data, options, ranks)
@@ -87,7 +87,7 @@ class _Trial:
         self.budget = _SHARE * free_memory(self.device) - self.kept
 
     def largest(self) -> int:
-        """Tokens per side that fit into memory, enough for at least one sentence.
+        """Measure how many tokens per side fit into memory, at least one sentence.
 
         Extrapolates from two small trials, then tries the result.
         """
@@ -106,7 +106,7 @@ class _Trial:
         return max(self.longest, min(int(tokens), self.at_most))
 
     def _peak(self, tokens: int) -> float:
-        """Peak bytes of the forward and backward pass for the longest sentences; infinite if out of memory."""
+        """Measure peak bytes of a forward and backward pass for the longest sentences; infinite if memory runs out."""
         rows = torch.full((max(1, tokens // self.longest), self.longest), EOS)
         batch = Batch.unpadded(rows, rows, rows).to(self.device)
         self.loss.zero_grad(set_to_none=True)
@@ -124,7 +124,7 @@ class _Trial:
 
 
 def largest_update(source_tokens: int, target_tokens: int, batches: BatchConfig) -> int:
-    """Estimate the most tokens per side in an update, for a corpus with these numbers of tokens.
+    """Estimate the maximum number of tokens per side in an update, for a corpus with these numbers of tokens.
 
     With packing, an update is cut into equal micro-batches, one for each rank if the largest update fits into them.
     Without packing, a micro-batch has about a rank's share of target tokens.
@@ -136,7 +136,7 @@ def largest_update(source_tokens: int, target_tokens: int, batches: BatchConfig)
 
 
 def _peak_memory(device: torch.device, work: Callable[[], None]) -> float:
-    """Peak bytes of the tensors that `work` allocates on a GPU."""
+    """Measure the peak bytes of the tensors that `work` allocates on a GPU."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

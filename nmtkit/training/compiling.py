@@ -1,4 +1,4 @@
-"""torch.compile for a model: its encoder and decoder as whole graphs, or each layer. Parameter names stay the same."""
+"""Compiles encoder and decoder, or each layer, with torch.compile. Parameter names stay the same."""
 
 import atexit
 import os
@@ -18,7 +18,7 @@ _VARIANTS = 64  # of a function: training or not, few or many positions, one sen
 
 
 def compile_model(model: TranslationModel, device: torch.device) -> None:
-    """Compile the `graphs` of a model, or else its layers, at their first use, for any batch size and length.
+    """Compile the `graphs` of a model, or else its layers, on first use, for any batch size and length.
 
     torch splits a graph that it cannot compile as a whole. Equal layers that are compiled separately share code.
 
@@ -39,7 +39,7 @@ def compile_model(model: TranslationModel, device: torch.device) -> None:
 
 
 def use_private_cache() -> None:
-    """Let torch keep compiled code in the user's cache folder; call it before making an optimizer.
+    """Let torch keep compiled code in the user's cache folder. Call this before creating an optimizer.
 
     By default, torch creates a folder with a predictable name in /tmp, even for an optimizer. That fails for a user
     without a name, as in a container. A folder in TORCHINDUCTOR_CACHE_DIR is kept.
@@ -54,7 +54,7 @@ def is_compile_error(error: BaseException) -> bool:
 
 
 def _cache_folder() -> Path:
-    """A folder for compiled code: in the user's cache if possible, else a temporary one."""
+    """Return a folder for compiled code, in the user's cache if possible, else a temporary folder."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nmtkit" / "torchinductor"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

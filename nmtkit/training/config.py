@@ -72,10 +72,10 @@ class BatchConfig(Config):
 
     @property
     def planned_tokens(self) -> int:
-        """Maximum tokens per side in a group of sentences of similar lengths; an update consists of several groups.
+        """The maximum tokens per side in a group of sentences of similar length; an update consists of several groups.
 
-        With packing, at most `CPU_TOKENS`: micro-batches are then cut from the whole update, whose sentences may differ
-        in length, so a GPU can use the same updates as a CPU.
+        With packing, this is at most `CPU_TOKENS`: micro-batches are then cut from the whole update, whose sentences
+        may differ in length, so a GPU can use the same updates as a CPU.
         """
         return min(self.max_tokens, CPU_TOKENS) if self.packing == "on" else self.max_tokens
 
@@ -191,7 +191,7 @@ class ValidationConfig(Config):
 
     @property
     def updates(self) -> int | None:
-        """Updates between validations; None to validate at the end of epochs only."""
+        """The number of updates between validations; None to validate only at the end of epochs."""
         return _VALIDATE_EVERY if self.validate_every is self.validate_epochs is None else self.validate_every
 
 
@@ -278,7 +278,7 @@ class TrainingOptions(OptionGroups):
         return {name: kind for name, kind in super().groups().items() if name != "model"}
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """All options as plain values, group by group."""
+        """Return all options as plain values by group."""
         return {part.name: getattr(self, part.name).to_dict() for part in fields(self)}
 
     def common(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from nmtkit.wording import format_bytes, in_millions
 def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> TranslationModel:
     """Create the run's model on `device`, with weights from torch's generator.
 
-    With --lora-rank the model gets low-rank additions, and its other weights are frozen.
+    With --lora-rank, the model gets low-rank additions, and its other weights are frozen.
 
     Raises UserError if the options do not fit the vocabularies, and RunError if the model does not fit into memory.
     """
@@ -31,7 +31,7 @@ def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device
 
 @contextlib.contextmanager
 def memory_for_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> Iterator[None]:
-    """Raise RunError with the model's size if memory runs out in this context, where smaller batches do not help."""
+    """Raise RunError with the model's size if memory runs out in this context, where smaller batches cannot help."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -43,7 +43,7 @@ def memory_for_model(dataset: Dataset, options: TrainingOptions, device: torch.d
 
 
 def checkpoint_bytes(model: nn.Module, averaged: bool) -> int:
-    """Bytes of a checkpoint's tensors: weights, averages if any, and Adam's two moments of each trained parameter."""
+    """Compute the bytes of a checkpoint's tensors: weights, averages if any, and Adam's moments of trained weights."""
     sets = [(1 + averaged + 2 * parameter.requires_grad, parameter.numel()) for parameter in model.parameters()]
     return 4 * sum(count * numbers for count, numbers in sets)
 

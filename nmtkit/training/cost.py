@@ -19,22 +19,22 @@ class Cost:
         self.half = precision != torch.float32
 
     def flops(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> int:
-        """FLOPs of forward and backward pass for sentence pairs of these lengths (n,), in tokens without padding."""
+        """Count FLOPs of a forward and backward pass over pairs of these lengths (n,), in tokens without padding."""
         return training_flops(self.config, self.target_size, source, target)
 
     def flops_of_sampled(self, share: Share) -> int:
-        """FLOPs of an update with sampled subwords, whose lengths are known only from the micro-batches. Collective."""
+        """Count FLOPs of an update with sampled subwords, whose lengths only the micro-batches show. Collective."""
         lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
         (flops,) = self.ranks.sum([sum(training_flops(self.config, self.target_size, *sides) for sides in lengths)])
         return int(flops)
 
     def utilization(self, flops: int, seconds: float) -> float | None:
-        """Model FLOP utilization: the share of the devices' rated speed; None if the rate of the device is unknown."""
+        """Compute model FLOP utilization, the share of the rated speed; None if the device's rate is unknown."""
         peak = peak_flops(self.device, self.half)
         return None if peak is None else flops / (seconds * peak * self.ranks.size)
 
     def describe(self, flops: int, minutes: float) -> str:
-        """Describe the cost of the run in one line, also by the paper's Table 2 method if the device is known."""
+        """Describe the cost of the run in one line. For a known device, add the method of the paper's Table 2."""
         rates = rates_of(self.device)
         as_in_paper = ""
         if rates is not None:

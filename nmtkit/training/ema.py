@@ -36,7 +36,7 @@ class MovingAverage:
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Use the averaged weights in the model within this context, then restore its own bit for bit."""
+        """Use the averaged weights in the model within this context, then restore its own weights bit for bit."""
         self._exchange()
         try:
             yield

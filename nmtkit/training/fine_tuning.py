@@ -20,12 +20,12 @@ from nmtkit.text.user_symbols import add_symbols
 
 
 def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> Weights:
-    """Return initial weights for a run by parameter name, from a checkpoint: its moving average if it has one.
+    """Return initial weights for a run by parameter name, from a checkpoint or its moving average if it has one.
 
-    Weights have the shapes (…) in `model`. Low-rank additions keep the values that they have in `model`, and so do the
-    rows of pieces that --user-symbol has added to the checkpoint's vocabulary.
+    Weights have the shapes (…) in `model`. Low-rank additions, and rows of pieces that --user-symbol has added to the
+    checkpoint's vocabulary, keep their values in `model`.
 
-    Raises UserError, naming the first difference, if the checkpoint has a different model or different vocabularies, if
+    Raises UserError with the first difference if the checkpoint has a different model or different vocabularies, if
     a weight is not finite, or if the run does not train an added row.
     """
     checkpoint, config = load_checkpoint(path), model.config
@@ -75,7 +75,7 @@ def _grow(given: Weights, initial: Weights) -> Weights:
 
 
 def vocabulary_differences(given: Checkpoint, dataset: Dataset) -> Iterator[str]:
-    """Describe how the vocabularies and tokenizers of a checkpoint differ from those in a dataset."""
+    """Describe how the vocabularies and tokenizers of a checkpoint and a dataset differ."""
     yield from tokenizer_differences("source", dataset.source, given.source)
     yield from tokenizer_differences("target", dataset.target, given.target)
 

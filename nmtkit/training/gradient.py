@@ -1,4 +1,4 @@
-"""The gradient of one update: summed over its micro-batches on all ranks, and divided once by its target tokens.
+"""The gradient of one update, summed over its micro-batches on all ranks, and divided once by its target tokens.
 
 A rank computes whole micro-batches. The sentences, micro-batches and dropout masks of an update do not depend on the
 number of ranks, so runs on different numbers of ranks differ only in the rounding of sums.
@@ -31,7 +31,7 @@ class MemoryLimits:
     """Limits of micro-batch sizes, lowered when memory runs out.
 
     Sentences are classified by length, rounded up to a power of two. `by_length` maps a class, as text for JSON, to the
-    most tokens of both sides of a micro-batch, padding included.
+    maximum number of tokens of both sides of a micro-batch, including padding.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -43,7 +43,7 @@ class MemoryLimits:
         return ", ".join(f"{limit} tokens for sentences of up to {length}" for length, limit in limits)
 
     def cut(self, batch: MicroBatchTensors) -> Iterator[MicroBatchTensors]:
-        """Split a batch into parts of about equal size within `max_tokens`, and split these again if over a limit."""
+        """Split a batch into parts of about equal size within `max_tokens`, and split parts over a limit again."""
         for part in _parts(batch, batch.parts_within(self.max_tokens)):
             yield from self._cut_to_limits(part)
 
@@ -71,7 +71,7 @@ class MemoryLimits:
         )
 
     def merge(self, learned: dict[str, int]) -> None:
-        """Adopt the lower limits that a different rank has learned."""
+        """Adopt lower limits that a different rank has learned."""
         for length, limit in learned.items():
             self.by_length[length] = min(limit, self.by_length.get(length, limit))
 
@@ -90,7 +90,7 @@ def _length_class(batch: MicroBatchTensors) -> str:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Part `part` of micro-batch `number`, computed at once. With `weight` 0 it only takes part in synchronization."""
+    """Part `part` of micro-batch `number`, computed at once. With `weight` 0, it only takes part in synchronization."""
 
     number: int
     part: int
@@ -100,7 +100,7 @@ class _Chunk:
 
 
 class UpdateGradient:
-    """Computes the gradient of each update into the `.grad` of the model's parameters, equal on every rank."""
+    """Computes the gradient of each update into the parameters' `.grad`, with equal values on every rank."""
 
     def __init__(
         self,
@@ -131,11 +131,11 @@ class UpdateGradient:
         `tokens` is the number of target tokens on all ranks. `share` contains this rank's micro-batches with their
         numbers in the update; it may be empty. `dataset_of` gives the dataset of each micro-batch of the update; by
         default, all are from the first. Returns sums over all ranks: loss and negative log-likelihood of each dataset,
-        (2 · datasets,) in float64 and nats, which the device may still be computing; and each of the `votes`.
+        (2 · datasets,) in float64 and nats, which the device may still be computing, and each of the `votes`.
 
-        If a rank runs out of memory, all ranks repeat the update with smaller micro-batches of sentences of that
-        length. GPUs first repeat it unchanged, because their free memory may only have been fragmented. Raises RunError
-        if a single sentence pair does not fit.
+        If a rank runs out of memory, all ranks repeat the update with smaller micro-batches for sentences of that
+        length. GPUs first repeat the update unchanged, because their memory may only have been fragmented. Raises
+        RunError if a single sentence pair does not fit.
         """
         may_be_fragmented = self.ranks.device.type == "cuda"
         while True:
@@ -192,7 +192,7 @@ class UpdateGradient:
         return torch.stack((loss.detach(), nll)) * chunk.weight
 
     def _seed(self, update: int, chunk: _Chunk) -> None:
-        """Seed dropout masks by the run's seed, update, micro-batch and part."""
+        """Seed dropout masks with the run's seed, update, micro-batch and part."""
         sequence = np.random.SeedSequence((self.seed, update, chunk.number, chunk.part))
         torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
 
@@ -217,7 +217,7 @@ class UpdateGradient:
         _: None,
         bucket: distributed.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[Tensor]:
-        """Sum a bucket over ranks, without a mean: the loss is already divided by the tokens of all ranks."""
+        """Sum a bucket over ranks, not average it: the loss is already divided by the tokens of all ranks."""
         gradient = bucket.buffer()
         self._bucket_sizes[bucket.index()] = gradient.numel()
         self._buckets_summed += 1
@@ -225,12 +225,12 @@ class UpdateGradient:
         return cast("torch.futures.Future[Tensor]", summed.then(lambda future: future.value()[0]))
 
     def _sum_without_me(self) -> None:
-        """Contribute zeros to the rest of the sum, which the other ranks wait for."""
+        """Contribute zeros to the rest of the sum that the other ranks wait for."""
         for bucket in range(self._buckets_summed, len(self._bucket_sizes)):
             distributed.all_reduce(torch.zeros(self._bucket_sizes[bucket], device=self.ranks.device))
 
     def _agree_on_limits(self, update: int, ran_out: bool) -> None:
-        """Lower the limits on all ranks after any of them ran out of memory."""
+        """Lower the limits on all ranks if any of them ran out of memory."""
         complaint = None
         if ran_out and (too_large := self.limits.lower(self._attempt)):
             complaint = f"{out_of_memory(self.ranks.device)} {too_large}"

@@ -18,7 +18,7 @@ STOPS = (*_STOPPING, signal.SIGPIPE)
 
 
 def agreed_stop(noted: Collection[int]) -> int:
-    """Return the signal by which a run stops if its ranks have received these; 0 for none."""
+    """Return the signal that stops a run whose ranks have received these signals; 0 for none."""
     return next((number for number in STOPS if number in noted), 0)
 
 
@@ -26,8 +26,8 @@ class Signals:
     """Records signals within its context. `stop` is the number of the last signal that stops the run, or 0."""
 
     def __init__(self, second_kills: bool, is_main: bool) -> None:
-        """With `second_kills`, a second SIGTERM or SIGINT ends the process at once. That is wrong under torchrun, whose
-        processes get a signal twice: from the terminal and from torchrun. Only the main process writes a message."""
+        """With `second_kills`, a second SIGTERM or SIGINT ends the process at once. Under torchrun this must be False,
+        because processes get each signal twice, from terminal and torchrun. Only the main process writes a message."""
         self.second_kills, self.is_main = second_kills, is_main
         self.stop = 0
         self.save = False

@@ -71,7 +71,7 @@ class Learner:
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
-        """Compute in the run's precision within this context, with the averaged weights if there are any."""
+        """Compute in the run's precision within this context, using the averaged weights if there are any."""
         averaged = self.average.in_model() if self.average else contextlib.nullcontext()
         with autocast(self.device, self.precision), averaged:
             yield

@@ -26,7 +26,7 @@ from nmtkit.training.ranks import Ranks
 
 @dataclass(frozen=True)
 class Work:
-    """An update and this rank's share of it: micro-batches, each with its number in the update."""
+    """An update and this rank's share of its micro-batches, each with its number in the update."""
 
     update: MixedUpdate
     lengths: tuple[NDArray[np.int32], NDArray[np.int32]]  # source and target, of all stored sentences of the update
@@ -46,7 +46,7 @@ class Work:
         return list(zip(self.numbers, self.batches, strict=True))
 
     def with_exact_counts(self, share: Share, ranks: Ranks) -> "Work":
-        """Replace token counts by exact ones, since sampled subwords can be counted only now. Collective."""
+        """Replace token counts with exact counts, because sampled subwords can be counted only now. Collective."""
         datasets, mine = self.datasets, [0] * len(self.target_tokens)
         for number, batch in share:
             mine[datasets[number]] += batch.target_tokens
@@ -70,7 +70,7 @@ class Loader:
         pinned: bool = False,
         packed_tokens: int | None = None,
     ) -> None:
-        """`sampling` gives each split its subword sampling. `pinned` puts batches into page-locked memory, for
+        """`sampling` is the subword sampling of each split. `pinned` puts batches into page-locked memory, for
         asynchronous copies to a GPU. With `packed_tokens`, sentences are packed into micro-batches of at most that
         many tokens per side."""
         self.splits, self.mixture, self.sampling, self.pinned = splits, mixture, sampling, pinned
@@ -78,7 +78,7 @@ class Loader:
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, position: MixturePosition) -> Iterator[Work]:
-        """Yield updates from a position without end; threads prepare one update ahead."""
+        """Yield updates from a position on, without end. Threads prepare one update ahead."""
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in self.mixture.updates(position))
             return
@@ -104,12 +104,12 @@ class Loader:
         return Work(update, lengths, target_tokens, tokens, sum(costs), numbers, batches)
 
     def _lengths(self, micro_batch: MicroBatch) -> tuple[SideLengths, SideLengths]:
-        """Lengths of the stored sentences of both sides, in tokens with EOS."""
+        """Return the lengths of the stored sentences of both sides, in tokens with EOS."""
         split, pairs = self.splits[micro_batch.corpus], micro_batch.pairs
         return split.source.lengths[pairs], split.target.lengths[pairs]
 
     def _cost(self, source: SideLengths, target: SideLengths) -> int:
-        """Tokens of both sides of a micro-batch, padding included."""
+        """Return the tokens of both sides of a micro-batch, including padding."""
         if self.packed_tokens is not None:
             return packed_size(int(source.sum())) + packed_size(int(target.sum()))
         return len(source) * int(source.max() + target.max())
@@ -128,7 +128,7 @@ class Loader:
 
 
 def _prefetch(plans: Plans) -> Plans:
-    """Yield the same plans, while a thread prepares the next one."""
+    """Yield plans unchanged, while a thread prepares the next one."""
     with ThreadPoolExecutor(1) as planner:
         following = planner.submit(next, plans)
         while True:

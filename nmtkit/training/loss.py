@@ -28,7 +28,7 @@ _Kernel = Callable[[Tensor, Tensor, float, bool], Tensor]
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Computes logits, loss and gradient a few rows at a time, so all logits of a batch are never in memory at once.
+    """Computes logits, loss and gradient a few rows at a time, so that a batch's logits are never all in memory.
 
     The forward pass also computes the gradients, in the memory of the logits; the backward pass only scales them. All
     parts reuse one buffer, because allocating memory would take as long as the computation.
@@ -80,10 +80,10 @@ def _rows_at_a_time(on_gpu: bool, dtype: torch.dtype) -> int:
 
 
 def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
-    """Return the sums over rows of -log p(target), and of the mean -log p over the W' ids that may be output: (2,).
+    """Return two sums over rows (2,): of -log p(target), and of the mean -log p over the W' ids that may be output.
 
-    `exact` (rows, W) may be the logits themselves; it is in fp32 unless one GPU kernel computes everything. If
-    `learning`, it receives the gradient of the smoothed loss with respect to the logits: softmax - ((1 - ε)·one-hot +
+    `exact` (rows, W) may be the logits themselves. It is in fp32 unless one GPU kernel computes everything. If
+    `learning`, it receives the gradient of the smoothed loss with respect to the logits, softmax - ((1 - ε)·one-hot +
     ε/W'), and 0 for `NEVER_OUTPUT`. Otherwise it is scratch memory. The logits (rows, W) are overwritten.
     """
     if native_operators.serves(exact):
@@ -129,7 +129,7 @@ def _clear_never_output(exact: Tensor) -> None:
 def _add_products(
     gradient: Tensor, low: Tensor, x: Tensor, weights: Tensor, grad_hidden: Tensor, grad_matrix: Tensor | None
 ) -> None:
-    """From the gradient of logits (rows, W), write that of x (rows, D), and add that of weights (W, D) if needed.
+    """Write the gradient of x (rows, D), and add that of weights (W, D) if needed, given that of logits (rows, W).
 
     The products are computed in the dtype of `low`, which is scratch memory or the gradient itself.
     """
@@ -152,7 +152,7 @@ def _add_products(
 
 
 def _add(x: Tensor, total: Tensor) -> None:
-    """Add x to `total`, in place."""
+    """Add x (…) to `total` (…), in place."""
     if not (native_operators.serves(x) and native_operators.serves(total) and total.dtype == torch.float32):
         total += x
         return
@@ -162,9 +162,9 @@ def _add(x: Tensor, total: Tensor) -> None:
 
 
 def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
-    """The largest scale for a gradient of logits that avoids overflow in sums of products: most are too small for fp16.
+    """Return the largest scale of a gradient of logits that keeps sums of products from overflowing in fp16.
 
-    The trainer's loss scaling comes later. Returns a scalar tensor, so the host does not wait for a GPU.
+    Unscaled, most of its values are too small for fp16. The result is a scalar tensor, so the host does not wait.
     """
     norm = torch.linalg.vector_norm
     in_sums_over_rows = norm(gradient, 1, dim=0).max() * norm(x, torch.inf).float()
@@ -173,7 +173,7 @@ def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
 
 
 def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Sum the smoothed loss and the plain negative log-likelihood over all rows: two scalars, in nats.
+    """Return the sums over all rows of smoothed loss and plain negative log-likelihood, two scalars in nats.
 
     hidden (N, D) is the decoder's output, matrix (W, D) the projection, target (N,) the reference ids. The smoothed
     target distribution is (1 − ε)·one-hot + ε/W' (§5.4, after Szegedy et al.), with W' the number of ids that may be
@@ -186,7 +186,7 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
 
 
 def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Sum smoothed loss and negative log-likelihood over the real target tokens of a batch: two scalars, in nats.
+    """Return the sums over a batch's real target tokens of smoothed loss and negative log-likelihood, scalars in nats.
 
     A packed batch needs a model that implements `decode_packed`.
     """
@@ -230,9 +230,9 @@ def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
 
 
 def _with_bias_as_column(hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Append a column of ones to hidden (N, D) and the bias (W,) to matrix (W, D): their product includes the bias.
+    """Append ones to hidden (N, D) and the bias (W,) to matrix (W, D) as a column, so their product includes the bias.
 
-    Columns of zeros pad the width to a multiple of 8, because GPUs multiply those faster.
+    Columns of zeros pad the width to a multiple of 8, because GPUs multiply such matrices faster.
     """
     padding = -(hidden.size(1) + 1) % 8
     ones = F.pad(hidden.new_ones(len(hidden), 1), (0, padding))
@@ -241,5 +241,5 @@ def _with_bias_as_column(hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll), for a negative log-likelihood in nats per piece; infinite if it overflows in fp32."""
+    """Compute exp(nll) of a negative log-likelihood in nats per piece; infinite if it overflows in fp32."""
     return math.exp(nll) if nll < 88 else math.inf

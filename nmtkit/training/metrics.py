@@ -59,7 +59,7 @@ class MetricsWriter:
             os.fsync(file.fileno())
 
     def _append(self, line: bytes) -> None:
-        """Write a line after any that failed before, so that a full disk leaves no gap and no partial line."""
+        """Write a line after earlier lines that failed, so that a full disk leaves no gap and no partial line."""
         self._waiting += line
         try:
             if not self._path.exists():  # removed: start a new file
@@ -78,7 +78,7 @@ class MetricsWriter:
 
 
 def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Keep the wanted lines; drop all others and malformed ones, such as a line that a kill has cut short."""
+    """Keep only wanted lines. Malformed lines, such as one that a kill has truncated, are dropped too."""
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:

@@ -17,7 +17,7 @@ SCHEDULE_VERSION = 2  #: version of `learning_rate`; version 1 reached 0 at the 
 
 
 def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_updates: int) -> float:
-    """Return the learning rate of an update, counted from 1 (§5.3)."""
+    """Compute the learning rate of an update, counted from 1 (§5.3)."""
     warmup = config.warmup_updates
     if config.lr_schedule == "paper":
         return config.lr_scale * float(d_model**-0.5 * min(update**-0.5, update * warmup**-1.5))
@@ -53,7 +53,7 @@ def take_step(
     learning_rate: float,
     clip_norm: float = 0.0,
 ) -> Tensor:
-    """Take one optimizer step, after clipping the gradient's norm to `clip_norm` if that is not 0.
+    """Take one optimizer step, after clipping the gradient's norm to `clip_norm` (0: no clipping).
 
     Returns the norm before clipping, a scalar on the device. If it is not finite, only the loss scale changes: the
     fused optimizer decides this on the device, so the host does not wait for a GPU.
@@ -82,7 +82,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def check_optimizer(
     tensors: Mapping[str, NDArray[np.float32]], parameters: Mapping[str, NDArray[np.float32]], updates: int
 ) -> None:
-    """Raise UserError, naming the first problem, unless these are Adam's arrays for some of the parameters.
+    """Raise UserError with the first problem unless these are Adam's arrays for some of the parameters.
 
     Moments have the shapes (…) of parameters, step counts are scalars of at most `updates`.
     """
@@ -98,7 +98,7 @@ def check_optimizer(
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Load moments (…) and scalar step counts from `optimizer_tensors`. Without any, the optimizer starts from zero."""
+    """Load moments (…) and scalar step counts from `optimizer_tensors`. Parameters without them start from zero."""
     numbers = {name: number for number, (name, _) in enumerate(_trained(model))}
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors:

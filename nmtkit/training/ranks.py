@@ -1,4 +1,4 @@
-"""The processes of one run, one rank each, as torchrun starts them. Rank 0, the main process, writes and logs.
+"""The processes of a run that torchrun starts, one for each rank. Rank 0, the main process, writes and logs.
 
 A run without torchrun is a group of one rank, for which every method is a plain function call.
 """
@@ -28,8 +28,8 @@ _COMMUNICATION_ON_GPU = timedelta(minutes=30)  # to sum gradients, including com
 class Ranks:
     """The place of this process in a run: `rank` of `size`, computing on `device`.
 
-    Python values are exchanged between hosts, in the process group `hosts` (None: the default group), and tensors
-    between devices. All methods except `report_once` are collective: all ranks call them in the same order.
+    Python values are exchanged between hosts, in the process group `hosts` (None for the default group), and tensors
+    between devices. All methods except `report_once` are collective: all ranks must call them in the same order.
     """
 
     def __init__(self, device: torch.device, rank: int = 0, size: int = 1, hosts: Any = None) -> None:
@@ -44,7 +44,7 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Sum each value over all ranks in float64. Every rank gets bit by bit the same sums."""
+        """Sum each value over all ranks in float64. Every rank gets bit-identical sums."""
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64)
@@ -91,7 +91,7 @@ class Ranks:
         return results[0] if results else None
 
     def run_on_all(self, function: Callable[[], T]) -> T:
-        """Call a function on every rank. An error on any rank ends all; the main process reports it, and names the rank
+        """Call a function on every rank. An error on any rank ends all. The main process reports it, and names the rank
         unless all ranks have the same error."""
         if self.size == 1:
             return function()
@@ -108,7 +108,7 @@ class Ranks:
         return cast("T", result)
 
     def check_same(self, facts: Mapping[str, object]) -> None:
-        """Raise UserError on all ranks, naming the first difference, unless all ranks have the same facts."""
+        """Raise UserError with the first difference on all ranks unless `facts` are equal on all ranks."""
         everywhere = self.gather(dict(facts))
         for rank, theirs in enumerate(everywhere):
             for name in {**everywhere[0], **theirs}:
@@ -187,7 +187,7 @@ def _connect(device: torch.device, rank: int, size: int) -> Any:
 
 
 def _fresh_store(rank: int, size: int) -> Any:
-    """torchrun's key-value store, under a prefix that is unique to this start of the processes.
+    """Return torchrun's key-value store, under a prefix that is unique to this start of the processes.
 
     After a restart, torchrun's store still contains keys of the previous processes, and a rank that reads an old
     address waits forever. So each rank asks the main process for the prefix, with a random token, until it answers.
@@ -209,5 +209,5 @@ def _fresh_store(rank: int, size: int) -> Any:
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:
-    """Whether an error is a lost connection, for which gloo has no exception class."""
+    """Whether an error is a lost connection. gloo has no exception class for it."""
     return isinstance(error, distributed.DistError) or "gloo" in str(error)

@@ -43,8 +43,8 @@ def make_record(
 def is_interim(state: RunState, metric: str, options: TrainingOptions) -> bool:
     """Whether --keep-last and nmt-average --last do not count this checkpoint.
 
-    With --save-epochs, they count only checkpoints of --save-epochs and --save-every; with --save-minutes 0, only those
-    that a run without interruptions saves. Otherwise they count all.
+    With --save-epochs, they count only checkpoints of --save-epochs and --save-every. With --save-minutes 0, they count
+    only checkpoints that an uninterrupted run saves. Otherwise they count all.
     """
     config = options.checkpoints
     is_due = state.is_due(config.save_every, config.save_epochs)

@@ -29,8 +29,8 @@ from nmtkit.wording import counted
 
 
 class _Start(NamedTuple):
-    """The start of a run: `weights` and their `averages`, None to keep the random ones; and the rest of the run's own
-    checkpoint, if it resumes from one."""
+    """The start of a run: `weights` and their `averages` (None to keep the random ones), and the rest of its own
+    checkpoint if the run resumes from one."""
 
     weights: Weights | None = None
     averages: Mapping[str, Tensor] | None = None
@@ -69,7 +69,7 @@ def resume(
 def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, options: TrainingOptions) -> _Start:
     """Read the start of a run: its newest checkpoint, else the weights of --init-from, else nothing.
 
-    A moving average that the run has not kept so far starts from the weights.
+    A moving average that the run did not have before starts from the weights.
     """
     config = learner.model.config
     checkpoint = save_dir.load_newest()
@@ -94,7 +94,7 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
 
 
 def _warn_of_missing_moments(learner: Learner, optimizer: Collection[str]) -> None:
-    """Warn about trained parameters without Adam's moments in the checkpoint, as after they were frozen."""
+    """Warn about trained parameters without Adam's moments in the checkpoint, for example because they were frozen."""
     trained = [name for name, parameter in learner.model.named_parameters() if parameter.requires_grad]
     missing = sum(f"step.{name}" not in optimizer for name in trained)
     if missing:
@@ -102,9 +102,9 @@ def _warn_of_missing_moments(learner: Learner, optimizer: Collection[str]) -> No
 
 
 def is_reset(checkpoint: Checkpoint, options: TrainingOptions) -> bool:
-    """Whether --reset-progress is given now and was not given when the checkpoint was written.
+    """Whether --reset-progress is given now, but was not given when the checkpoint was written.
 
-    If it was given then, it has already taken effect, and the same command resumes the run.
+    If the option was given before, it has already taken effect, and the same command resumes the run.
     """
     before = checkpoint.progress["options"].get("fine_tuning", {})
     return options.fine_tuning.reset_progress and not before.get("reset_progress")
@@ -189,7 +189,7 @@ def _change_of_metric(progress: dict[str, Any], metric: str, options: TrainingOp
 
 
 def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bool, schedule: str) -> None:
-    """Warn if the version of the data order, the loss, or a `schedule` that ends has changed since the run began.
+    """Warn if the version of the data order, the loss, or an ending `schedule` has changed since the run began.
 
     Checkpoints that do not record a version have version 1.
     """
@@ -209,7 +209,7 @@ def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bo
 
 
 def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collection[str]) -> dict[str, Any]:
-    """Select the options that affect the final weights of a run; of the model, only `free_options` can change."""
+    """Select the options that affect the final weights of a run. Of the model, only `free_options` can change."""
     batches, optimizer = options.get("batches", {}), options.get("optimizer", {})
     named = {
         "model": free_options,

@@ -41,7 +41,7 @@ OnMetrics = Callable[[dict[str, Any]], object]  #: takes a row of metrics.jsonl
 
 
 class RunLog:
-    """Logs a run, and records its metrics in the process that opens them."""
+    """Logs a run, and records its metrics in the process that has opened the metrics files."""
 
     def __init__(
         self, options: TrainingOptions, ranks: Ranks, cost: Cost, save_dir: SaveDir, on_metrics: OnMetrics | None = None
@@ -78,7 +78,7 @@ class RunLog:
         self.metrics = stack.enter_context(MetricsWriter(self.save_dir, update, tensorboard))
 
     def start(self, state: RunState, data: TrainingData) -> None:
-        """Start to measure the pace of training."""
+        """Start measuring the pace of training."""
         self.first, self.pace = state.update + 1, Pace(data.tokens_per_epoch)
 
     def plan(self, work: Work) -> None:
@@ -139,7 +139,7 @@ class RunLog:
         return self.pace.minutes_left(state, self.options.stop, self.updates_per_epoch)
 
     def finish(self, state: RunState, reason: str | None, next: str) -> None:
-        """Log why the run stops and its cost; on a terminal, also show its best result and the `next` command."""
+        """Log why the run stops, and its cost. On a terminal, also show the best result and the `next` command."""
         if self.description:
             self.description.show()  # if no update was planned
         logger.info("stopped after update %d: %s", state.update, reason)

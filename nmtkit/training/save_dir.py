@@ -78,8 +78,8 @@ class SaveDir:
     def load_newest(self) -> Checkpoint | None:
         """Load the newest checkpoint that a run can resume from; None without checkpoints. Warn about skipped ones.
 
-        Raises UserError if none can be resumed, or if one cannot be read now, such as a file of a different user: it
-        may be intact.
+        Raises UserError if a run can resume from none of them, or if one cannot be read now but may be intact, such as
+        a file of a different user.
         """
         found = self._found()
         if len(found) > 1 and found[-1][1].name == LAST:
@@ -121,7 +121,7 @@ class SaveDir:
         return None
 
     def _found(self) -> list[tuple[int, Path]]:
-        """List update and path of each checkpoint, oldest first: the numbered ones, and LAST if it is newer.
+        """List update and path of each numbered checkpoint, and of LAST if it is newer, oldest first.
 
         Raises UserError if there is only BEST, which the first validation would replace.
         """
@@ -138,9 +138,9 @@ class SaveDir:
         return found
 
     def prepare(self, options: dict[str, Any], metric: str, better: Better) -> None:
-        """Write the options of the run, and clean up after a killed one. `metric` and `better` rank checkpoints.
+        """Write the options of the run, and clean up after a killed run. `metric` and `better` rank checkpoints.
 
-        Checkpoints that cannot be resumed are renamed, so that no command uses them as part of this run.
+        Checkpoints that a run cannot resume from are renamed, so that no command uses them as part of this run.
         """
         remove_partial_files(self.folder, is_run_file)  # keep files of other programs
         for path in self._unusable:
@@ -160,7 +160,7 @@ class SaveDir:
         return minutes > 0 and time.monotonic() - self._last_save >= minutes * 60
 
     def forget_validations(self) -> None:
-        """Forget the ranking of checkpoints, since a different metric ranks them from now on."""
+        """Forget the ranking of checkpoints, because a different metric ranks them from now on."""
         self._validations = {}
 
     def regular(self) -> list[int]:
@@ -210,7 +210,7 @@ class SaveDir:
                 link_file(checkpoint_path(self.folder, best), path)
 
     def _kept(self, newest: int, validations: dict[int, float], interim: set[int], better: Better) -> set[int]:
-        """The updates whose checkpoints are kept: the newest, the last N that are not interim, and the best N."""
+        """Return the updates whose checkpoints to keep: the newest, the last N that are not interim, and the best N."""
         updates = {newest} | {update for update, _ in list_checkpoints(self.folder) if update < newest}
         ranked = _ranked({update: value for update, value in validations.items() if update in updates}, better)
         last = sorted(updates - interim)[-self.config.keep_last :]
@@ -218,7 +218,7 @@ class SaveDir:
 
 
 def _ranked(validations: Mapping[int, float], better: Better) -> list[int]:
-    """Order updates by value, the best first; of equal values, the earlier update first."""
+    """Sort updates by value, the best first. Of equal values, the earlier update comes first."""
     return sorted(sorted(validations), key=validations.__getitem__, reverse=better(1.0, 0.0))
 
 

@@ -39,8 +39,8 @@ class Saver:
     def save(self, state: RunState, window: Window, metrics: MetricsWriter | None, last: bool = False) -> None:
         """Write a checkpoint, unless this update has one. Collective.
 
-        Warns if it fails, and the next save tries again. Raises RunError if the `last` save or several saves in a row
-        fail, or if a weight is not finite: earlier checkpoints are then kept.
+        If writing fails, logs a warning, and the next save tries again. Raises RunError if the `last` save or several
+        saves in a row fail, or if a weight is not finite; earlier checkpoints are then kept.
         `metrics` are synced first, so that a checkpoint is never ahead of them, even after a power failure.
         """
         if self.saved == state.update:
@@ -59,7 +59,7 @@ class Saver:
         logger.warning("%s; the next save tries again", failure)
 
     def divergence(self, state: RunState) -> str:
-        """Return the advice that ends the error message of a run that has diverged."""
+        """Return the advice at the end of the error message of a diverged run."""
         if any(update < state.update for update, _ in list_checkpoints(self.save_dir.folder)):
             left = "earlier checkpoints are intact. Lower"
         else:
@@ -67,7 +67,7 @@ class Saver:
         return f"the run has diverged; {left} --lr-scale or --lr, warm up longer, or set --clip-norm"
 
     def _check_weights(self, state: RunState) -> None:
-        """Raise RunError if a weight is not finite: the run has diverged. All ranks have the same weights."""
+        """Raise RunError if a weight is not finite, because the run has diverged. All ranks have the same weights."""
         for name, weight in self.learner.model.named_parameters():
             if not weight.isfinite().all():
                 raise self.ranks.report_once(

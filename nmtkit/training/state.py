@@ -37,7 +37,7 @@ class Window:
             self.datasets[name] = before[0] + loss, before[1] + count
 
     def averages(self) -> dict[str, float]:
-        """Means per token and per second for a log line; NaN if every update was skipped."""
+        """Compute means per token and per second for a log line; NaN if every update was skipped."""
         tokens = self.target_tokens or math.nan
         return {
             "loss": self.loss / tokens,
@@ -49,7 +49,7 @@ class Window:
         }
 
     def by_dataset(self) -> dict[str, float | None]:
-        """Mean loss and number of target tokens of each of several datasets; the loss is None without tokens."""
+        """Return mean loss and number of target tokens of each of several datasets. The loss is None without tokens."""
         values: dict[str, float | None] = {}
         for name, (loss, tokens) in self.datasets.items():
             values[f"train_{name}_loss"] = loss / tokens if tokens else None
@@ -86,7 +86,7 @@ class RunState:
     scaler: dict[str, float] = field(default_factory=dict)  #: loss scaling, with fp16 only
 
     def begin_update(self, update: MixedUpdate) -> None:
-        """Advance to an update, before its gradient is computed."""
+        """Advance to an update before its gradient is computed."""
         self.update += 1
         same_epoch = self.epoch == update.epoch  # larger updates than before may have ended the epoch
         before = self.updates_in_epoch if same_epoch else 0

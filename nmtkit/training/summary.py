@@ -88,7 +88,7 @@ def describe_plan(work: Work) -> str:
 
 
 def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
-    """Warn if updates have too few micro-batches to keep all devices busy; None if there are enough.
+    """Return a warning if updates have too few micro-batches to keep all devices busy, else None.
 
     Packed micro-batches have about equal sizes, so one for each device is enough.
     """
@@ -138,7 +138,7 @@ class Pace:
     """Estimates the time left from the target tokens per second since the start."""
 
     def __init__(self, tokens_per_epoch: float) -> None:
-        """`tokens_per_epoch`, and `tokens` since the start, count stored target tokens, not sampled subwords."""
+        """`tokens_per_epoch` and `tokens` (since the start) count stored target tokens, not sampled subwords."""
         self.began = time.monotonic()
         self.tokens_per_epoch, self.tokens = tokens_per_epoch, 0
 
@@ -161,7 +161,7 @@ class Pace:
 
 
 def duration(minutes: float) -> str:
-    """A duration in its two largest units: 3 h 20 min."""
+    """Format a duration in its two largest units, such as 3 h 20 min."""
     seconds = round(minutes * 60)
     for size, unit, fraction, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= size:
@@ -170,7 +170,7 @@ def duration(minutes: float) -> str:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Peak memory in GiB: of torch's tensors on a GPU, otherwise of this process."""
+    """Return the peak memory in GiB, of torch's tensors on a GPU, otherwise of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     unit = 1 if sys.platform == "darwin" else 1024  # bytes in the unit of getrusage

@@ -1,4 +1,4 @@
-"""TensorBoard: the metrics of a run as curves, and some validation sentences as text."""
+"""Writes the metrics of a run as curves, and some validation sentences as text, for TensorBoard."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ def tag(event: str, name: str) -> str:
 
 
 class Board:
-    """A TensorBoard event file. If the disk is full, the file ends, but not the run."""
+    """A TensorBoard event file. A full disk ends the file, but not the run."""
 
     def __init__(self, folder: Path, update: int) -> None:
         """Continue after an update; TensorBoard hides points that an earlier start wrote after it."""

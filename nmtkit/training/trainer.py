@@ -1,8 +1,8 @@
 """The training loop: fit → update → validate → save.
 
 Options, data and the update number determine a run. The data order depends on (seed, epoch), dropout masks on (seed,
-update, micro-batch), and the learning rate on the update. So a run that resumes from any checkpoint ends with the
-weights of an uninterrupted one. All ranks have the same model and make the same decisions, based on sums over ranks.
+update, micro-batch), and the learning rate on the update. A run that resumes from any checkpoint therefore ends with
+the weights of an uninterrupted run. All ranks have the same model and make the same decisions, from sums over ranks.
 """
 
 import contextlib
@@ -83,10 +83,10 @@ def train(
 ) -> None:
     """Train a model on a dataset folder, mixed with the dataset folders `others` in the proportions of the options.
 
-    Resumes from the newest checkpoint in the save folder, if there is one. Under torchrun, this process trains together
-    with others. The main process calls `on_metrics` with each row of metrics.jsonl: `event`, `update`, and the numbers
-    of that event. --budget chooses all options that are not in `given`. Raises Interrupted after a signal to stop, or
-    if stderr has lost its reader.
+    Resumes from the newest checkpoint in the save folder, if there is one. Under torchrun, the processes of the run
+    train together. The main process calls `on_metrics` with each row of metrics.jsonl: `event`, `update`, and the
+    numbers of that event. --budget chooses all options that are not in `given`. Raises Interrupted after a signal to
+    stop, or if stderr has lost its reader.
     """
     set_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
@@ -112,7 +112,7 @@ def train(
 
 
 class Trainer:
-    """One training run, as one of its ranks sees it."""
+    """One training run, on one of its ranks."""
 
     def __init__(
         self, data: TrainingData, options: TrainingOptions, ranks: Ranks, on_metrics: OnMetrics | None = None
@@ -166,14 +166,14 @@ class Trainer:
                 raise self._compile_error(error) from error
 
     def _compile_error(self, error: RuntimeError) -> NmtkitError:
-        """Return the error after a failed compilation. A signal to the process group also kills the C++ compiler."""
+        """Create the error after a failed compilation. A signal to the process group also kills the C++ compiler."""
         if stop := self.signals.stop:
             name = signal.Signals(stop).name
             return Interrupted(f"{name} while compiling: run the same command to resume from the last checkpoint", stop)
         return RunError(f"--compile: torch cannot compile the model ({first_line(error)}): run again without --compile")
 
     def dry_run(self) -> None:
-        """Check everything, and time one update: the second one, or the next that is not skipped.
+        """Check everything, and time one update: the second, or the next that is not skipped.
 
         Writes nothing.
         """
@@ -221,7 +221,7 @@ class Trainer:
         return self.loader.updates(self.state.position)
 
     def _gradient(self) -> UpdateGradient:
-        """Create the gradient after the weights are loaded, since this broadcasts the main process's weights."""
+        """Create the gradient. This broadcasts the main process's weights, so they must be loaded first."""
         learner, batches = self.learner, self.options.batches
         gradient = UpdateGradient(
             learner.loss,
@@ -294,7 +294,7 @@ class Trainer:
     def _ahead(self) -> int:
         """Return the number of updates that the device may still be computing while the host prepares the next one.
 
-        0 after a skipped update, so that the run stops exactly after `--max-skips`.
+        It is 0 after a skipped update, so that the run stops exactly after `--max-skips`.
         """
         may_diverge = self.state.skipped_in_a_row or self.options.optimizer.max_skips == 1
         return 0 if may_diverge or self.ranks.device.type == "cpu" else 1

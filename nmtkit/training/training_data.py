@@ -23,8 +23,8 @@ _SMALLEST_SHARE = 1e-6  # of a dataset
 class TrainingData:
     """The datasets that a run mixes, with their training splits and shares of the target tokens.
 
-    The first one counts epochs and decides which checkpoint is best. `names` are the last parts of the folders' paths,
-    as many as needed to make the names distinct.
+    The first dataset counts epochs and decides which checkpoint is best. `names` are the last parts of the folders'
+    paths, as many as are needed to make the names distinct.
     """
 
     datasets: list[Dataset]
@@ -34,7 +34,7 @@ class TrainingData:
 
     @classmethod
     def open(cls, folders: Sequence[Path], verify: bool, batches: BatchConfig) -> "TrainingData":
-        """Open datasets. Raises UserError, naming the first difference, if they cannot be mixed."""
+        """Open datasets. Raises UserError with the first difference if they cannot be mixed."""
         _refuse_repeated(folders)
         datasets = [Dataset.open(folder, verify) for folder in folders]
         for other in datasets[1:]:
@@ -67,7 +67,7 @@ class TrainingData:
 
     @property
     def tokens_per_epoch(self) -> float:
-        """Target tokens of all datasets in an epoch of the first one."""
+        """The number of target tokens of all datasets in an epoch of the first one."""
         return self.splits[0].target.tokens / self.shares[0]
 
     def _check_first_share(self, batch_tokens: int) -> None:
@@ -98,13 +98,13 @@ class TrainingData:
             split.check_lengths("--max-tokens", batches.max_tokens, "preprocess with a smaller --max-length")
 
     def checksums(self) -> dict[str, str]:
-        """Checksums of all files by name, with the dataset's name as prefix except for the first dataset."""
+        """Return the checksums of all files by name, with the dataset's name as prefix except for the first dataset."""
         others = zip(self.names[1:], self.datasets[1:], strict=True)
         of_others = {f"{name}/{file}": sum for name, other in others for file, sum in other.checksums().items()}
         return self.first.checksums() | of_others
 
     def training_checksums(self) -> list[dict[str, str]]:
-        """Checksums of each dataset's training split."""
+        """Return the checksums of each dataset's training split."""
         return [dataset.checksums(TRAINING) for dataset in self.datasets]
 
 
@@ -127,7 +127,7 @@ def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """Name each folder by the last parts of its path, as many as needed to make the names distinct."""
+    """Name each folder by the last parts of its path, as many as are needed to make the names distinct."""
     paths = [resolve(folder).parts[1:] for folder in folders]
     for count in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-count:]) for parts in paths]
@@ -155,7 +155,7 @@ def _common(languages: set[str]) -> str:
 
 
 def _check_tags(datasets: Sequence[Dataset]) -> None:
-    """Raise UserError if datasets with different target languages have the same tag or none: a model confuses them.
+    """Raise UserError if datasets with different target languages have no distinct tags, so a model confuses them.
 
     In a dataset with several languages, the text contains the tags.
     """
@@ -173,7 +173,7 @@ def _check_tags(datasets: Sequence[Dataset]) -> None:
 
 
 def _check_validation(datasets: Sequence[Dataset]) -> None:
-    """Raise UserError if datasets have a validation split but not the first, which decides what is best."""
+    """Raise UserError if some datasets have a validation split, but not the first, which decides what is best."""
     can_validate = [dataset for dataset in datasets if VALIDATION in dataset.split_names]
     if can_validate and can_validate[0] is not datasets[0]:
         raise UserError(

@@ -116,8 +116,8 @@ class Validator:
     ) -> Results | None:
         """Measure the model of `loss` with its current weights. Collective.
 
-        The ranks share the work. Results are bit by bit the same on every rank, and for any number of ranks. Returns
-        None if `should_stop`, called between batches, was true on any rank.
+        The ranks share the work. Results are bit-identical on every rank, and for any number of ranks. Returns None if
+        `should_stop`, called between batches, was true on any rank.
         """
         loss.eval()
         mine = range(ranks.rank, len(self.batches), ranks.size)
@@ -140,7 +140,7 @@ class Validator:
     def _sums(
         self, loss: MicroBatchLoss, mine: range, device: torch.device, should_stop: Callable[[], bool]
     ) -> list[float]:
-        """Loss and nll of each batch in order, 0 for batches that are not `mine`: all ranks sum in the same order."""
+        """Return loss and nll of each batch in order, 0 if it is not in `mine`, so that all ranks sum in one order."""
         sums = [0.0] * (2 * len(self.batches))
         with Progress("validating", len(mine), "batches", lines=False, within=True) as progress:
             for number in mine:
@@ -169,7 +169,7 @@ class Validator:
         return found
 
     def _score(self, hypotheses: list[str]) -> tuple[float, list[Sample]]:
-        """Score translations by BLEU against the detokenized targets of the split; also return samples."""
+        """Score translations by BLEU against the detokenized targets of the split, and return score and samples."""
         pairs, target = len(self.split), self.dataset.target
         references = [decode_reference(target, self.split.target[i][:-1].tolist()) for i in range(pairs)]
         samples = [
