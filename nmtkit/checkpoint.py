@@ -1,7 +1,7 @@
-"""The checkpoint file: all that inference or a resumed training needs, safe to load, with a checksum.
+"""The checkpoint file, which contains everything for inference or resuming, is safe to load, and has a checksum.
 
 `nmtkit.storage.archive` reads and writes the file; this module defines the names and the meaning of its parts, which
-docs/reference/checkpoint.md describes.
+docs/reference/checkpoint.md documents.
 """
 
 import contextlib
@@ -54,13 +54,13 @@ NameParts = Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts
 class Checkpoint:
     """A model with its vocabularies and, during training, the state of the run.
 
-    `weights` have the names of the bare module; a tied matrix appears once. `ema` are their
-    moving averages by the same names, if the run kept any. `progress` holds plain JSON values: the update, the epoch,
-    validation results, the options of the run. `optimizer` is None in a checkpoint for inference only.
+    `weights` (…) are by parameter name; a tied matrix appears once. `ema` are their
+    moving averages by the same names, if the run keeps any. `progress` contains JSON values: the update, the epoch,
+    validation results, and the options of the run. `optimizer` is None in a checkpoint for inference only.
 
-    `checksum` is that of the file it was read from, as `nmtkit.storage.archive` computes it.
+    `checksum` is the checksum of the file from which the checkpoint was read, see `nmtkit.storage.archive`.
 
-    With `lora`, `weights` and `ema` also have the low-rank additions of a run, which `merged` adds to the matrices.
+    With `lora`, `weights` and `ema` contain the low-rank additions of a run, which `merged` adds to the matrices.
     """
 
     model_config: ModelConfig
@@ -79,7 +79,7 @@ class Checkpoint:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target."""
+        """The source and target language."""
         return self.source_language, self.target_language
 
     @property
@@ -88,17 +88,17 @@ class Checkpoint:
         return shares_vocabulary(self.source, self.target)
 
     def chosen(self, which: str = "auto") -> Weights:
-        """Return the weights that an option of `WeightsConfig` selects; UserError for missing averages."""
+        """Return the weights that the option of `WeightsConfig` selects. UserError if averages are missing."""
         if which == "ema" and self.ema is None:
             raise UserError("--weights ema: the checkpoint has no moving average, because it was trained without --ema")
         return self.weights if which == "trained" or self.ema is None else self.ema
 
     def without_training(self, which: str = "auto") -> "Checkpoint":
-        """Return the checkpoint with only the `chosen` weights, and without the state of training."""
+        """Return the checkpoint with only the `chosen` weights, and without training state."""
         return replace(self, weights=self.chosen(which), optimizer=None, ema=None)
 
     def merged(self) -> "Checkpoint":
-        """Return the checkpoint of the same model without low-rank additions, and so without their optimizer state."""
+        """Return the checkpoint with low-rank additions merged into the matrices, and without optimizer state."""
         if self.lora is None:
             return self
         from nmtkit.model.lora import merged
@@ -108,7 +108,7 @@ class Checkpoint:
         return replace(self, weights=merged(self.weights, scale), ema=ema, optimizer=None, lora=None)
 
     def build_model(self, which: str = "auto") -> "TranslationModel":
-        """Return the model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
+        """Build the model with the `chosen` weights, in evaluation mode. UserError if they do not fit."""
         from nmtkit.model.weights import build_model
 
         weights = self.chosen(which)
@@ -128,7 +128,7 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def memory_for_weights(purpose: str, size: int) -> Iterator[None]:
-    """Raise RunError if memory runs out within: it names the `purpose` and the least `size` in bytes."""
+    """Raise RunError with the `purpose` and the minimum `size` in bytes if memory runs out within this context."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -138,7 +138,7 @@ def memory_for_weights(purpose: str, size: int) -> Iterator[None]:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint atomically: to a temporary file, fsync, rename. RunError on failure."""
+    """Write a checkpoint atomically, with a temporary file, fsync and a rename. Raises RunError on failure."""
     from nmtkit.storage.archive_writer import write_archive
 
     with staged_file(path) as file:
@@ -148,13 +148,13 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint whose weights fit its model, with low-rank additions merged into the weights.
 
-    UserError if it is missing, damaged, cut short, of a newer version, or not one of nmtkit.
+    Raises UserError if the file is missing, damaged, truncated, of a newer version, or not an nmtkit checkpoint.
     """
     return load_training_checkpoint(path).merged()
 
 
 def load_training_checkpoint(path: Path) -> Checkpoint:
-    """As `load_checkpoint`, with low-rank additions still separate, as a run resumes with them."""
+    """Read a checkpoint like `load_checkpoint`, but keep low-rank additions separate, to resume a run with them."""
     _refuse_folder(path)
     with as_user_errors(path):
         archive = read_archive(path)
@@ -175,9 +175,9 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_progress(path: Path) -> dict[str, Any]:
-    """Return the `progress` of a checkpoint without reading its tensors: fast for a model of any size.
+    """Read the `progress` of a checkpoint without its tensors, which is fast for a model of any size.
 
-    UserError as of `load_checkpoint`, except for damage outside the header, which is not read.
+    Raises UserError like `load_checkpoint`, except for damage outside the header, which is not read.
     """
     _refuse_folder(path)
     with as_user_errors(path):
@@ -187,8 +187,8 @@ def read_progress(path: Path) -> dict[str, Any]:
 def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the setting of a metric in METRIC_OPTIONS: the value of its option, and the version of the loss.
 
-    Values of the metric compare only under equal settings. An option that is not recorded is None. The version is 1 if
-    it is not recorded, or if the metric does not depend on the loss.
+    Values of the metric are comparable only if the settings are equal. An unrecorded option is None. The version is
+    1 if it is not recorded, or if the metric does not depend on the loss.
     """
     group, name = METRIC_OPTIONS[metric]
     version = progress.get("loss_version", 1) if metric == "valid_loss" else 1
@@ -196,7 +196,7 @@ def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def read_model_config(path: Path) -> ModelConfig:
-    """The options of a checkpoint's model, read as `read_progress` reads. UserError also for an unknown option."""
+    """Read the model options of a checkpoint like `read_progress`. Raises UserError for an unknown option too."""
     _refuse_folder(path)
     with as_user_errors(path):
         return config_from_dict(read_archive_header(path)["model"])
@@ -208,7 +208,7 @@ def _refuse_folder(path: Path) -> None:
 
 
 def checkpoint_in(folder: Path) -> str:
-    """Advice for a user who gave a folder where a checkpoint was expected."""
+    """Return advice for a user who gave a folder instead of a checkpoint."""
     if is_export(folder):
         return f"nmt-export {folder} --to checkpoint converts its safetensors to a checkpoint"
     newest_first = (path for _, path in reversed(list_checkpoints(folder)))
@@ -237,7 +237,7 @@ def check_replaceable(output: Path) -> None:
 
 
 def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Everything except tensors and tokenizers, as JSON values."""
+    """Convert everything except tensors and tokenizers to JSON values."""
     lora = checkpoint.lora
     return {
         "format": FORMAT,
@@ -253,10 +253,10 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[str], bytes]) -> Checkpoint:
-    """Return the checkpoint of a header, still without weights, with the tokenizers of both sides.
+    """Create a checkpoint without weights from a header, with the tokenizers of both sides.
 
-    Their parts have the names that `name_parts` gives by kinds, shared vocabulary or not, and languages; `read` returns
-    the content of a part.
+    `name_parts` returns the names of their parts, given kinds, whether the vocabulary is shared, and languages. `read`
+    returns the content of a part.
     """
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
     if not is_direction(*languages):
@@ -291,7 +291,7 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
 
 
 def _tokenizer_tensors(kinds: tuple[str, str], joined: bool, *_: object) -> tuple[StoredParts, StoredParts]:
-    """Return the names of the tensors with the tokenizers of both sides; a side without a model has an empty one."""
+    """Return the names of the tensors with the tokenizers of both sides. Without a model, the tensor is empty."""
     vocabulary = "source" if joined else "target"
     model = "source" if shares_model(kinds[1], joined) else "target"
     source = StoredParts("source.vocabulary", "source.tokenizer")

@@ -1,4 +1,4 @@
-"""Options as dataclass fields, each with its name, type, default, range and help.
+"""Options declared as dataclass fields, each with its name, type, default, range and help.
 
 Commands turn the fields into flags (`nmtkit.cli.options`), code reads them as attributes, and checkpoints store them as
 plain dicts. No other code repeats a default.
@@ -49,7 +49,7 @@ def option(
     `words` maps words to the numbers that they mean.
     `bare` is the value of a flag without a value, and of `true` in a `--config` file.
     `unset` describes a default of None in `--help`.
-    `count` is how many values a flag takes at once, for a field that is a tuple; without it, the flag can be repeated.
+    `count` is the number of values of a flag, for a field that is a tuple; without it, the flag can be repeated.
     `short` is a one-letter flag; `off` is the flag that turns a boolean option off, if not `--no-…`.
     `aliases` are former names of the field: flags and keys of `--config` files that `--help` does not show.
     A field that is `file_only` has no flag: presets, checkpoints, `--config` files and Python set it.
@@ -73,7 +73,7 @@ def option(
 
 
 def flag(name: str) -> str:
-    """Return the command-line flag of a field: `--max-tokens` for `max_tokens`."""
+    """Return the command-line flag of a field, such as `--max-tokens` for `max_tokens`."""
     return "--" + name.replace("_", "-")
 
 
@@ -99,7 +99,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
-        """Create options from the values of `to_dict`. Missing ones get defaults. Raises UserError for unknown ones."""
+        """Create options from the values of `to_dict`. Missing values get defaults. UserError for an unknown option."""
         names = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:
@@ -127,7 +127,7 @@ def _typed(field: "dataclasses.Field[Any]", value: Any) -> Any:
 
 
 def _single(field: "dataclasses.Field[Any]", kind: type, value: Any) -> Any:
-    """Convert one value to `kind`: also NumPy's numbers, a text to a Path, and a Path to a text."""
+    """Convert one value to `kind`, including NumPy numbers, a string to a Path, and a Path to a string."""
     if kind in (int, float):
         is_whole = kind is int
         if isinstance(value, bool) or not isinstance(value, Integral if is_whole else Real):

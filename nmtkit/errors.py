@@ -18,7 +18,7 @@ class RunError(NmtkitError):
 
 
 class ReportedElsewhere(NmtkitError):  # noqa: N818 (the error is in another process)
-    """Ends a process silently: another process of the run reports the error."""
+    """Ends a process silently, because a different process of the run reports the error."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__("another process of the run reports the error")

@@ -1,3 +1,3 @@
-"""The version, in a separate module: data files and `--version` need it without importing the package."""
+"""The version, in a separate module, because data files and `--version` need it without importing the package."""
 
 __version__ = "0.1.0"

@@ -37,7 +37,7 @@ def quoted(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that is not blank, and lines that it announces with a final colon.
+    """Return the first non-blank line of an error's message, and lines that it announces with a final colon.
 
     Without such a line, return the name of the error's class.
     """
@@ -52,23 +52,23 @@ def escaped_json(text: str) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Format a count with its noun, given in the singular: no lines, 1 line, 2 lines."""
+    """Format a count with its noun, which is given in the singular: no lines, 1 line, 2 lines."""
     return f"{count or 'no'} {noun if count == 1 else plural or noun + 's'}"
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes: 95 MB, 1.2 GB."""
+    """Format a number of bytes, such as 95 MB or 1.2 GB."""
     unit, name = (1e9, "GB") if count >= 1e9 else (1e6, "MB")
     return f"{_three_digits(count / unit)} {name}"
 
 
 def in_millions(count: int) -> str:
-    """Format a number of parameters: 9876, 62.9 M."""
+    """Format a number of parameters, such as 9876 or 62.9 M."""
     return f"{_three_digits(count / 1e6)} M" if count >= 10_000 else str(count)
 
 
 def format_value(value: object) -> str:
-    """Format a value for a log line, a number in few digits: 4.322, 43,211, 1.23e-05."""
+    """Format a value for a log line. Numbers have few digits, such as 4.322, 43,211 or 1.23e-05."""
     if not isinstance(value, float):
         return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
     if value == 0 or 0.001 <= abs(value) < 10_000:
@@ -88,6 +88,6 @@ def describe_unknown_version(name: str, version: object, newest: int) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Suggest known words that are similar to an unknown one, to append to an error; empty without any."""
+    """Suggest known words that are similar to an unknown one, to append to an error; "" if there are none."""
     similar = difflib.get_close_matches(word, list(known), cutoff=_SIMILARITY)
     return f" Did you mean {' or '.join(similar)}?" if similar else ""

@@ -42,7 +42,7 @@ class AverageConfig(Config):
 
 
 def choose_last_or_best(values: dict[str, Any]) -> None:
-    """Let --last or --best on the command line win over the other one in the `--config` file."""
+    """Let --last or --best on the command line override the other option in the `--config` file."""
     ignore_from_file(values, ["last"], "best")
     ignore_from_file(values, ["best"], "last")
 

@@ -44,7 +44,7 @@ _raised: list[BaseException] = []  # exceptions raised by signals since the comm
 
 
 class Terminated(BaseException):
-    """Raised for SIGTERM. Not an Exception, so that no handler of failures catches it."""
+    """Raised for SIGTERM. It is not an Exception, so that no error handler catches it."""
 
 
 def _raise_signals() -> None:
@@ -106,11 +106,11 @@ class Command(click.Command):
 
     @property
     def _completion_variable(self) -> str:
-        """The environment variable with which a shell requests completions, such as _NMT_TRAIN_COMPLETE."""
+        """The environment variable with which a shell requests completion, such as _NMT_TRAIN_COMPLETE."""
         return f"_{self.name}_complete".replace("-", "_").upper()
 
     def get_help(self, context: click.Context) -> str:
-        """Return the help text, in panels on a terminal, else plain."""
+        """Return the help text, in panels on a terminal, otherwise plain."""
         if is_styled(sys.stdout):
             text = help_in_panels(self, context, self._groups(context), width(sys.stdout))
         else:
@@ -130,7 +130,7 @@ class Command(click.Command):
         return bool(self.common) and _SHOWS_ALL not in context.meta
 
     def _groups(self, context: click.Context) -> dict[str, list[click.Option]]:
-        """Return the options to show in help by heading, with the spellings to show."""
+        """Return the options that help shows, with their spellings, by heading."""
         options = [option for option in self.get_params(context) if isinstance(option, click.Option)]
         shown = {str(option.name): _with_one_spelling(option) for option in options if not option.hidden}
         if self._is_short(context):
@@ -216,7 +216,7 @@ class Command(click.Command):
         return self._report("interrupted", 128 + signal.SIGINT)
 
     def _usage_message(self, error: click.UsageError, arguments: Sequence[str]) -> str:
-        """Create the error message for a wrong command line, with a hint to the help."""
+        """Create the error message for an invalid command line, with a reference to the help."""
         flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
         for option in filter(None, map(_long_option, arguments)):
             if flag(option) in flags:
@@ -236,7 +236,7 @@ class Command(click.Command):
         return f"No such option {name}{verb} {instead} ({self._hint(error)})"
 
     def _hint(self, error: click.UsageError) -> str:
-        """Return a hint to the command's help."""
+        """Return a reference to the command's help."""
         where = "in the --config file; " if _is_from_file(error) else ""
         if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument) and error.ctx:
             where = f"usage: {self.name} {' '.join(self.collect_usage_pieces(error.ctx))}; "
@@ -244,7 +244,7 @@ class Command(click.Command):
         return f"{where}see {self.name} {'--help-all' if needs_any else '--help'}"
 
     def _report(self, message: str, code: int) -> int:
-        """Log in one line why the command ends.
+        """Log why the command ends, in one line, and return the exit code.
 
         Under torchrun, a process names its rank, and only the first process of a machine reports shared errors.
         """
@@ -292,7 +292,7 @@ def _completes_redirection() -> bool:
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """Raise UserError for arguments that are not text: checkpoints cannot store them, nor torch open such files."""
+    """Raise UserError for arguments that are not text. Checkpoints cannot store them, and torch cannot open them."""
     for word in arguments:
         if "\udc80" <= max(word, default="") <= "\udcff":  # stand for bytes that Python cannot decode
             shown = os.fsencode(word).decode("ascii", "backslashreplace")
@@ -300,7 +300,7 @@ def _check_text(arguments: Sequence[str]) -> None:
 
 
 def _complete_stdout(stdout: typing.TextIO) -> typing.TextIO:
-    """Create a stdout in UTF-8 that writes everything or fails. A terminal keeps its encoding, which may lack some.
+    """Create a stdout in UTF-8 that writes everything or fails. A terminal keeps its own encoding.
 
     Python's own stdout is unbuffered with PYTHONUNBUFFERED, and then silently drops output that does not fit.
     """
@@ -311,7 +311,7 @@ def _complete_stdout(stdout: typing.TextIO) -> typing.TextIO:
 
 
 def _let_another_report(code: int) -> int:
-    """Wait before exiting: when one process ends, torchrun ends all, including the one that reports the error."""
+    """Wait before exiting, because torchrun ends all processes with the first, even the one that reports the error."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(_SECONDS_TO_REPORT)
     return code
@@ -343,7 +343,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _describe_load_error(error: ImportError) -> str:
-    """Describe the library and the reason. A page of advice, such as numpy's, is replaced by its cause."""
+    """Describe the library and the reason. A page of advice, such as numpy's, is replaced with its cause."""
     first: BaseException = error
     while isinstance(cause := first.__cause__ or first.__context__, ImportError | OSError):
         first = cause

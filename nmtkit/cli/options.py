@@ -28,7 +28,7 @@ _EMPTY = "the {} is empty: is a shell variable unset?"
 
 
 class Text(click.types.StringParamType):
-    """Non-empty text. Rejects empty text, which a shell passes for an unset variable."""
+    """A non-empty text. Rejects empty text, which a shell passes for an unset variable."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
@@ -51,7 +51,7 @@ class PathName(click.Path):
 class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and later has the argument
     """One of a few words, in which `_` and `-` are equivalent, as in option names.
 
-    `removed` maps former words to the options that replace them, `others` maps words of other toolkits to ours.
+    `removed` maps former words to the options that replace them. `others` maps words of other toolkits to ours.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and late
 
 
 class ConfigOption(click.Option):
-    """An option made from a dataclass field.
+    """An option created from a dataclass field.
 
     `heading` is its heading in `--help`; `aliases` are former names of the field, which the command line and `--config`
     files accept but no message shows. Hidden options can be set only in files.
@@ -86,7 +86,7 @@ class ConfigOption(click.Option):
         self.heading, self.aliases = heading, tuple(aliases)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Also accept the aliases. They are not in `opts`, which click uses for help and error messages."""
+        """Accept the aliases too. They are not in `opts`, which click uses for help and error messages."""
         if self.hidden:
             return
         shown = self.opts
@@ -156,7 +156,7 @@ def given(name: str) -> bool:
 def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: str) -> None:
     """Reset the options `names` that come from the `--config` file if one of `causes` is on the command line.
 
-    The command line wins over options in the file that it excludes or makes ineffective. The caller checks that the
+    The command line overrides options in the file that it excludes or makes ineffective. The caller checks that the
     causes have values that exclude `names`. Ignored options are None in `values`, and not `given`.
     """
     context = click.get_current_context()
@@ -171,8 +171,8 @@ def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: st
 def refuse_idle(names: Collection[str], reason: str) -> None:
     """Raise UserError if the user has set one of the options `names`, which have no effect for the given `reason`.
 
-    Accepts default values in a `--config` file, since options.json of a training run contains all options, and switches
-    set to their default.
+    Accepts default values in a `--config` file, because options.json of a training run contains all options, and
+    switches set to their default.
     """
     context = click.get_current_context()
     for parameter in context.command.params:

@@ -1,4 +1,4 @@
-"""Options of other toolkits and of earlier releases, with their equivalents: for messages and the tables in docs/.
+"""Options of other toolkits and earlier releases with their equivalents, for messages and the tables in docs/.
 
 Only `OPTIONS` and `ARCHITECTURES` contain these facts. An answer begins with "use", "not needed" or "not supported",
 and quotes options as in Markdown. docs/from-fairseq.md and docs/from-other-toolkits.md show the result of `table`.

@@ -70,7 +70,7 @@ def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":
 )
 @options(refuse_idle_options, files=FilesConfig, vocabulary=VocabularyConfig, cleaning=CleaningConfig, log=LogConfig)
 def main(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, log: LogConfig) -> None:
-    """Make a dataset for nmt-train from parallel text, plain or compressed.
+    """Create a dataset for nmt-train from parallel text, plain or compressed.
 
     \b
     nmt-preprocess -s en -t de --trainpref data/train --validpref data/val --testpref data/test \\

@@ -38,9 +38,9 @@ def start(name: str) -> NoReturn:
 
 
 def _let_waiting_threads_sleep() -> None:
-    """Let torch's threads sleep soon while they wait, unless the environment says otherwise.
+    """Let waiting threads of torch sleep soon, unless the environment sets a policy.
 
-    By default they spin, and take the cores from other processes. Without any spinning, small models train slower.
+    By default they spin, which takes cores from other processes. Without any spinning, small models train slower.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "1000"

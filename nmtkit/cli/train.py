@@ -36,7 +36,7 @@ LORA = tuple(field.name for field in fields(LoraConfig) if field.name != "lora_r
 def choose_model(values: dict[str, Any]) -> None:
     """Replace the options of models by the `model` of --arch, and apply its preset to options that were not given.
 
-    With --init-from and without --arch, these options come from that model instead.
+    With --init-from and without --arch, these options come from the checkpoint's model instead.
     """
     arch = values.pop("arch")
     names = {field.name for config in MODEL_CONFIGS for field in fields(config)}
@@ -58,12 +58,12 @@ def choose_model(values: dict[str, Any]) -> None:
 
 
 def _with_given(model: ModelConfig, values: dict[str, Any], names: set[str]) -> ModelConfig:
-    """Override a model's options `names` by the `values` that the user has given."""
+    """Override a model's options `names` with the `values` that the user has given."""
     return replace(model, **{name: values[name] for name in names if given(name)})
 
 
 def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
-    """Read the model's options from the run in the save folder, or from --init-from, which may be gone."""
+    """Read the model's options from the run in the save folder, or else from --init-from."""
     from nmtkit.checkpoint import read_model_config
     from nmtkit.training.save_dir import SaveDir
 
@@ -79,7 +79,7 @@ def given_options() -> dict[str, Any]:
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Raise UserError for options without effect: such a mistake would waste a long run."""
+    """Raise UserError for options without effect, because such a mistake would waste a long run."""
     ignore_from_file(values, ["mix"], "mix_temperature")
     ignore_from_file(values, ["mix_temperature"], "mix")
     schedule, cause = values["lr_schedule"], "lr_schedule" if given("lr_schedule") else "arch"  # a preset may set it

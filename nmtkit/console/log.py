@@ -1,4 +1,4 @@
-"""Logging and progress of the commands, always on stderr: stdout is for results."""
+"""Logging and progress of the commands, always on stderr, because stdout is for results."""
 
 import contextlib
 import json
@@ -53,13 +53,13 @@ def write_error(name: str, message: str) -> None:
 
 
 def write_table(table: terminal.Table) -> None:
-    """Show a table on a styled terminal. Otherwise, and with --quiet, do nothing: log lines contain its numbers."""
+    """Show a table on a styled terminal. Otherwise, and with --quiet, do nothing, as log lines contain its numbers."""
     if styled() and logger.isEnabledFor(logging.INFO):
         _write(terminal.styled_table(table, terminal.width(sys.stderr)))
 
 
 def write_result(table: terminal.Table, lines: Sequence[str]) -> None:
-    """Write a result, also with --quiet: lines, below a table on a styled terminal."""
+    """Write the lines of a result, even with --quiet. On a styled terminal, a table precedes them."""
     if styled():
         _write(terminal.styled_table(table, terminal.width(sys.stderr)))
     for line in lines:
@@ -72,7 +72,7 @@ def write_traceback(error: BaseException) -> None:
 
 
 def _write(text: str) -> None:
-    """Write text above any progress bar. It has no control characters, except styles from `terminal`."""
+    """Write text above any progress bar. It must have no control characters except styles from `terminal`."""
     if "tqdm" in sys.modules:  # otherwise there is no progress bar
         sys.modules["tqdm"].tqdm.write(text, file=_stderr)
     else:
@@ -81,7 +81,7 @@ def _write(text: str) -> None:
 
 
 class LostReader(Exception):  # noqa: N818 (not an error)
-    """stderr has lost its reader. Not an OSError, which code that writes a file would take for an error of the file."""
+    """Raised if stderr has lost its reader. It is not an OSError, which would look like an error of a written file."""
 
 
 _on_broken_pipe: Callable[[], None] | None = None
@@ -99,9 +99,9 @@ def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
 
 
 class _Stderr:
-    """A wrapper of stderr that hides errors. An error inside tqdm would leave its lock held, and block all threads.
+    """Wraps stderr and hides errors. An error inside tqdm would leave its lock held and block all threads.
 
-    A full disk or a closed terminal must not end a long run. For a lost reader, `check_reader` raises LostReader later.
+    A full disk or a closed terminal must not end a long run. If the reader is lost, `check_reader` raises LostReader.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class _Handler(logging.Handler):
 
 
 def configure(config: LogConfig, is_main: bool = True) -> None:
-    """Configure the logging of a command. Only the main process logs anything but errors."""
+    """Configure the logging of a command. Processes other than the main process log only errors."""
     global _style, _config
     _config = config
     _style = config.log_format
@@ -205,7 +205,7 @@ def configure(config: LogConfig, is_main: bool = True) -> None:
 
 
 def finite_or_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace NaN and infinities by None, which JSON can represent."""
+    """Replace NaN and infinities with None, which JSON can represent."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }
@@ -249,7 +249,7 @@ def _present(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Report:
-    """Rows with a label and a text: log lines `label: text`, or a table on a terminal, shown when it is complete."""
+    """Rows with a label and a text, shown as log lines `label: text`, or on a terminal as a table at the end."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -263,7 +263,7 @@ class Report:
             logger.info("%s: %s", label, text)
 
     def show(self, next: str = "") -> None:
-        """Show the rows not shown yet; `next` is the command to run next."""
+        """Show the rows that are not shown yet. `next` is the command to run next."""
         if next and not styled():
             logger.info("next: %s", next)
         if self._rows:
@@ -296,7 +296,7 @@ def working(title: str) -> Iterator[None]:
 
 
 def _shows_steps() -> bool:
-    """Whether steps of longer work are shown below its bar: only on a terminal that can move the cursor."""
+    """Whether steps are shown below the bar of longer work, which needs a terminal that can move the cursor."""
     return _style == "bar" and terminal.moves_cursor(sys.stderr)
 
 
@@ -308,7 +308,7 @@ def _bar(title: str, **settings: Any) -> Any:
 
 
 class Progress:
-    """Shows the progress of long work: a bar on a terminal, else a line every few seconds.
+    """Shows the progress of long work as a bar on a terminal, otherwise as a line every few seconds.
 
     with Progress("encoding", total=lines, unit="lines") as progress:
         progress.advance(1000)

@@ -1,6 +1,6 @@
 """Styled output on a terminal: colors, aligned numbers and tables, rendered by rich.
 
-Callers check `is_styled` first. The functions return text whose only escape sequences are colors: input text is never
+Callers check `is_styled` first. The functions return text whose only escape sequences are styles: input text is never
 parsed as markup, and its control characters are escaped.
 """
 
@@ -25,7 +25,7 @@ _INDENT = 9  # of continuation lines in the log, below the event
 
 @dataclass(frozen=True)
 class Table:
-    """A table with at least one row; without `columns`, the first cell of a row is its label.
+    """A table with at least one row. Without `columns`, the first cell of a row is its label.
 
     Numbers are aligned to the right. `next` is the command to run next, shown below the table.
     """
@@ -37,12 +37,12 @@ class Table:
 
 
 def is_styled(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal for styled text: `moves_cursor` is true, and NO_COLOR is not set."""
+    """Whether a stream is a terminal for styled text: `moves_cursor` is true and NO_COLOR is not set."""
     return not os.environ.get("NO_COLOR") and moves_cursor(stream)
 
 
 def moves_cursor(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal that can show several bars: it is wide enough, and TERM is not dumb."""
+    """Whether a stream is a terminal that can show several bars: it is wide enough and TERM is not dumb."""
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
         return False
     return stream is not None and stream.isatty() and width(stream) >= NARROWEST
@@ -57,7 +57,7 @@ def width(stream: TextIO) -> int:
 
 
 def styled_message(clock: str, level: str, message: str) -> str:
-    """Format a log line with its time; `level` is empty, or names a level from warning up."""
+    """Format a log line with its time. `level` is empty, or the name of a level from warning up."""
     from rich.text import Text
 
     colour = "yellow" if level == "warning" else "bold red"

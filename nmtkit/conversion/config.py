@@ -43,7 +43,7 @@ class ExportConfig(Config):
 
 @dataclass(frozen=True)
 class ImportConfig(Config):
-    """Options for what an imported model does not contain itself."""
+    """Options for languages and tokenizer files that an imported model does not contain."""
 
     heading: ClassVar[str] = "Source"
 
@@ -70,7 +70,7 @@ class ImportConfig(Config):
     )
 
     def paths(self) -> tuple[Path, ...]:
-        """All given files."""
+        """The paths of all given files."""
         return (*self.dict, *filter(None, [self.bpe_codes]), *self.spm_model)
 
     def languages(self, source: object = None, target: object = None) -> tuple[str, str]:

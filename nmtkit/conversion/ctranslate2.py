@@ -37,7 +37,7 @@ def to_ctranslate2(
 ) -> None:
     """Write a checkpoint as a CTranslate2 model, atomically.
 
-    The folder also contains the tokenizers, since CTranslate2 translates pieces, not text. `weights` is as in
+    The folder also contains the tokenizers, because CTranslate2 translates pieces, not text. `weights` is as in
     `WeightsConfig`; `quantization` is one of `QUANTIZATIONS`, or None for float32. Raises UserError if the package
     ctranslate2 is missing, if the folder exists, or if CTranslate2 does not support the model.
     """

@@ -1,4 +1,4 @@
-"""Reads `model.bin`, the file format of CTranslate2 since release 3.0, without that package.
+"""Reads `model.bin`, the file format of CTranslate2 since release 3.0, without the package ctranslate2.
 
 All numbers are in the byte order of the machine that wrote the file, in practice little-endian.
 """
@@ -60,7 +60,7 @@ class _Reader:
 
 
 def read_model(path: Path) -> Spec:
-    """Read a `model.bin`; an alias becomes a second name of its tensor. Call it inside `as_user_errors`.
+    """Read a `model.bin`. An alias becomes a second name of its tensor. Call this inside `as_user_errors`.
 
     Raises UserError if the format is unknown, or if the file is truncated or damaged.
     """

@@ -68,9 +68,9 @@ _INNER = "encoder.layer_0.ffn.linear_0.weight"
 def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
     """Read the folder of a CTranslate2 model. Weights in int8 and int16 become float32.
 
-    The format stores neither languages nor tokenizers. `options` provide them; SentencePiece models with usual names
-    are found in the folder. Without any, the model translates segmented text. Raises UserError if a file is missing or
-    damaged, or, naming it, for a feature that nmtkit's Transformer lacks.
+    The format stores neither languages nor tokenizers, so `options` provide them. SentencePiece models with usual names
+    are found in the folder; without any, the model translates segmented text. Raises UserError if a file is missing or
+    damaged, or if the model has a feature that nmtkit's Transformer lacks.
     """
     languages = options.languages()
     with as_user_errors(folder, "a CTranslate2 model"):
@@ -95,7 +95,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
 
 
 def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
-    """Raise UserError for settings that nmtkit does not support, or that do not fit the vocabularies.
+    """Raise UserError for settings that nmtkit does not support or that do not fit the vocabularies.
 
     Without `has_start`, no piece begins the output, so `decoder_start_token` has no effect.
     """
@@ -120,8 +120,8 @@ def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str
 def _reads_source_end(settings: Mapping[str, Any], has_start: bool) -> bool:
     """Whether the model reads </s> at the end of each source.
 
-    Without `add_source_eos`, models of OpenNMT-py, whose outputs begin with <s>, do not; for models of transformers,
-    the caller of CTranslate2 adds it.
+    Without `add_source_eos`, models of OpenNMT-py, whose outputs begin with <s>, do not read it. For models of
+    transformers, the caller of CTranslate2 adds it.
     """
     if settings.get("add_source_eos"):
         return True
@@ -147,7 +147,7 @@ def _read_pieces(folder: Path, side: str) -> list[str]:
 
 
 def _own_ids(pieces: list[str], settings: Mapping[str, Any]) -> tuple[Vocabulary, list[int | None]]:
-    """Convert pieces to a `Vocabulary`, with each one's CTranslate2 id. The decoder's start token becomes BOS."""
+    """Convert pieces to a `Vocabulary`, with the CTranslate2 id of each. The decoder's start token becomes BOS."""
     ids = {piece: number for number, piece in enumerate(pieces)}
     unk, start, eos = (settings[name] for name in ("unk_token", "decoder_start_token", "eos_token"))
     pad = next((name for name in _PAD_NAMES if name in ids), None)
@@ -293,7 +293,7 @@ def _layers(weights: Mapping[str, Tensor], stack: str) -> int:
 
 
 def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tensor]:
-    """Take the position tables (positions, D) of both stacks; without any, CTranslate2's sinusoids from position 1."""
+    """Take the position tables (positions, D) of both stacks. If missing, use CTranslate2's sinusoids from 1."""
     if any(name in weights for name in _POSITIONS):
         source, target = map(weights.take, _POSITIONS)
         if {source.shape[1:], target.shape[1:]} != {(d_model,)}:

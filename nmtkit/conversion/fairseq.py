@@ -81,7 +81,7 @@ _OLD_ATTENTION = re.compile(r"(.+_attn\.)in_proj_(weight|bias)")
 def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
     """Read a fairseq checkpoint without its training state. `fairseq_sides` reads dictionaries and codes.
 
-    Runs no code from the file. Raises UserError if it is damaged, or, naming it, for a feature that nmtkit's
+    Runs no code from the file. Raises UserError if the file is damaged, or if the model has a feature that nmtkit's
     Transformer lacks.
     """
     kind = "a fairseq checkpoint"
@@ -204,7 +204,7 @@ def _take_embeddings(weights: ForeignWeights, given: Mapping[str, Any]) -> Embed
 
 
 def _take_or_share(weights: ForeignWeights, name: str, target: Tensor, is_shared: bool) -> Tensor:
-    """Take a matrix (W, D), or return the shared target embedding. Raises UserError if missing, or if not equal."""
+    """Take a matrix (W, D), or return the shared target embedding. UserError if it is missing or not equal."""
     if is_shared and name not in weights:
         return target
     matrix = weights.take(name)

@@ -27,7 +27,7 @@ _MOST_CODES_AS_WORDS = 20  # such as en_US in text about software; the first mBA
 
 
 def joint(vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Vocabulary, Vocabulary]:
-    """Return both vocabularies, as the same object if they are equal, so that embeddings can be shared."""
+    """Return both vocabularies, as one object if they are equal, so that embeddings can be shared."""
     source, target = vocabularies
     return (source, source) if source == target else (source, target)
 
@@ -108,7 +108,7 @@ def refuse_language_codes(vocabulary: Vocabulary, model: bytes | None) -> None:
 def read_dictionary(content: bytes) -> Vocabulary:
     """Parse a `dict.LANG.txt`, with a piece and its count in each line, but without special ids.
 
-    An entry that text can never reach, because a later one or a special id has its name, is renamed to `name#id`.
+    An entry that no text can reach, because a later entry or a special id has its name, is renamed to `name#id`.
     Raises UserError for a malformed line.
     """
     pieces: dict[str, int] = {}

@@ -57,7 +57,7 @@ def read_part(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises UserError, naming it, if it is missing or malformed."""
+    """Read a JSON file. Raises UserError with its name if it is missing or malformed."""
     try:
         values = json.loads(read_part(path).decode())
         json.dumps(values, ensure_ascii=False).encode()  # raises an error for lone surrogates
@@ -67,7 +67,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises UserError, naming the file, if it is missing, malformed or not an object."""
+    """Read a JSON object. Raises UserError with the file's name if it is missing, malformed or not an object."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise UserError(f"{path.name} is not a JSON object")

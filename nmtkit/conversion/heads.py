@@ -17,8 +17,8 @@ from nmtkit.model.weights import as_arrays, as_tensors
 def with_full_heads(checkpoint: Checkpoint, config: TransformerConfig) -> Checkpoint:
     """Convert a checkpoint to an equal model with d_k = d_v = D/H, by padding smaller heads with zeros.
 
-    Attention divides by the square root of the width, so queries are scaled by √(D/H / d_k). `config` is the model's;
-    uses the trained weights, not their average. Raises UserError if D/H is not an integer, or is below d_k or d_v.
+    Attention divides by the square root of the width, so queries are scaled by √(D/H / d_k). `config` is the model's.
+    Uses the trained weights, not their average. Raises UserError if D/H is not an integer, or is below d_k or d_v.
     """
     keys, values = config.key_size, config.value_size
     width, rest = divmod(config.d_model, config.heads)

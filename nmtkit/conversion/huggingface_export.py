@@ -80,8 +80,8 @@ def _check_tokenizers(checkpoint: Checkpoint) -> None:
 
 
 def _id_orders(checkpoint: Checkpoint) -> tuple[list[int], list[int]]:
-    """Return nmtkit's id for each id of Marian, for both sides. Marian has one id for the start token: the last, or 2
-    if the vocabularies have different sizes."""
+    """Return nmtkit's id for each id of Marian, for both sides. Marian's start token has the last id, or 2 if the
+    vocabularies have different sizes."""
     source, target = (list(range(len(SPECIALS), len(side.vocab))) for side in (checkpoint.source, checkpoint.target))
     if checkpoint.joined:
         return ([EOS, UNK, *source, BOS],) * 2

@@ -102,7 +102,7 @@ def _read_generation(folder: Path) -> dict[str, Any] | None:
 
 
 def transformer_config(settings: Mapping[str, Any], positions: str) -> TransformerConfig:
-    """Convert complete `settings` to the options of the model. Raises UserError for unsupported ones."""
+    """Convert complete `settings` to the options of the model. Raises UserError for unsupported settings."""
     for name in ("ffn_dim", "attention_heads"):
         if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
             raise UserError(f"{CONFIG}: encoder_{name} and decoder_{name} differ, which is not supported")
@@ -146,7 +146,7 @@ def search_options(folder: Path, defaults: Mapping[str, Any]) -> Options:
 
 
 def _suggestions(generation: Mapping[str, Any]) -> Iterator[tuple[str, Options | None]]:
-    """Yield each search option with the equivalent options of nmt-generate; None if it does not accept them."""
+    """Yield each search option with the equivalent options of nmt-generate, or None if there are none."""
     overridden = {other for name, other in _OVERRIDES.items() if name in generation}
     for name, convert in _SEARCH.items():
         if name in generation and name not in overridden:

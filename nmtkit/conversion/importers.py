@@ -19,7 +19,7 @@ from nmtkit.storage.archive import as_user_errors
 
 
 class Importer(NamedTuple):
-    """A row of the table: one format."""
+    """One row of the table, which describes one format."""
 
     name: str  #: a model in this format, for messages
     recognizes: Callable[[Path], bool]  #: whether a file or folder has this format, by a quick look
@@ -104,7 +104,7 @@ def find_importer(path: Path) -> Importer:
 
 
 def input_files(model: Path, options: ImportConfig) -> list[Path]:
-    """List the files that an import may read: the model, files in its folder or of its tokenizers, and given options.
+    """List the files that an import may read: the model, files in its folder, tokenizer files and files in `options`.
 
     The list excludes nmtkit checkpoints in the folder, the results of earlier imports.
     """
@@ -117,7 +117,7 @@ def input_files(model: Path, options: ImportConfig) -> list[Path]:
 
 
 def _is_opus_archive(path: Path) -> bool:
-    """Whether a path is a zip archive as OPUS-MT publishes them: a model of Marian with its settings."""
+    """Whether a path is a zip archive as published by OPUS-MT, with a Marian model and its settings."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:

@@ -21,7 +21,7 @@ SIZES_AND_DROPOUT: Known = dict.fromkeys(
 
 
 def check_known(config: ModelConfig, known: Known, target: str) -> TransformerConfig:
-    """Return the options of a Transformer. Raises UserError, naming the first option that `target` does not support."""
+    """Return the options of a Transformer. Raises UserError with the first option that `target` does not support."""
     if not isinstance(config, TransformerConfig) or config.arch != TransformerConfig.arch:
         raise UserError(f"{target} supports Transformers, not the architecture {config.arch}: use --to safetensors")
     for field in fields(config):

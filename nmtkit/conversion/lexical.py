@@ -49,7 +49,7 @@ def _begins_with(path: Path, start: bytes) -> bool:
 
 
 def learn_shortlist(dataset: Dataset, translations: int, frequent: int) -> Shortlist:
-    """Learn the `translations` most probable target pieces of each source piece, and the `frequent` most frequent ones.
+    """Learn the `translations` most probable target pieces of each source piece and the `frequent` most frequent ones.
 
     With a joined vocabulary, each piece is also a translation of itself. Raises UserError without a training split.
     """
@@ -74,7 +74,7 @@ class _Model1:
     """Estimates P(target piece | source piece) by expectation maximization. The source's EOS is the empty word."""
 
     def __init__(self, split: Split, width: int, chunks: Sequence[Indices], progress: Progress) -> None:
-        """`width` is the size of the target vocabulary; the sentences of each of `chunks` are aligned together."""
+        """`width` is the size of the target vocabulary. The sentences of each chunk are aligned together."""
         self.width, self._split, self._chunks, self._progress = width, split, chunks, progress
         # (P,) source · width + target, ascending
         self._pairs = np.unique(np.concatenate([np.unique(keys) for keys, _ in self._aligned()]))
@@ -93,7 +93,7 @@ class _Model1:
         self._probabilities = (counts / np.bincount(pieces, counts)[pieces]).astype(np.float32)
 
     def best(self, count: int) -> tuple[Ints, Ints]:
-        """Return the `count` best translations of each source piece: source ids (n,) and target ids (n,)."""
+        """Return the `count` best translations of each source piece as source ids (n,) and target ids (n,)."""
         pieces = self._pairs // self.width
         order = np.lexsort((-self._probabilities, pieces))
         rank = np.arange(len(order)) - np.searchsorted(pieces, pieces)  # `pieces` is ascending, like pieces[order]
@@ -111,8 +111,8 @@ class _Model1:
         return np.sort(best[frequencies[best] > 0]).astype(np.int32)
 
     def _aligned(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield, a few sentences at a time, the pairs of each target token with all source tokens of its sentence,
-        encoded as in `_pairs`, and where the pairs of each target token begin."""
+        """Yield pairs of each target token with all source tokens of its sentence, a few sentences at a time, encoded
+        as in `_pairs`, and the indices where the pairs of each target token begin."""
         for sentences in self._chunks:
             source, lengths = self._split.source.gather(sentences)
             target, target_lengths = self._split.target.gather(sentences)

@@ -82,7 +82,7 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
 
 
 def _vocabulary_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the rows of the source and target matrix. As in transformers, shared ones ignore decoder_vocab_size."""
+    """Return the numbers of rows of both matrices. As in transformers, shared ones ignore decoder_vocab_size."""
     size = settings["vocab_size"]
     is_shared = settings["share_encoder_decoder_embeddings"]
     return size, size if is_shared else settings.get("decoder_vocab_size") or size
@@ -221,7 +221,7 @@ def _with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]
 def _renumber(
     ids: Mapping[str, int], size: int, start: int | None, pad: int | None
 ) -> tuple[Vocabulary, list[int | None]]:
-    """Convert a vocabulary to nmtkit's ids, with Marian's id for each; ids without a piece get one.
+    """Convert a vocabulary to nmtkit's ids, with Marian's id for each. Ids without a piece get a name.
 
     Raises UserError if an id is not below `size`.
     """

@@ -61,7 +61,7 @@ _LINEAR = re.compile(rf".+\.({'|'.join(sorted(_MODULES))})\.weight")
 
 @dataclass(frozen=True)
 class _Model:
-    """A model with its options by the names of OpenNMT-py; `transforms` prepared the text."""
+    """A model with its options by the names of OpenNMT-py. `transforms` are those that prepared the text."""
 
     options: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
@@ -87,7 +87,7 @@ def is_eole(path: Path) -> bool:
 
 
 def from_opennmt(path: Path, options: ImportConfig) -> Checkpoint:
-    """Read a checkpoint of OpenNMT-py 3. Raises UserError if damaged, or for what nmtkit's Transformer lacks."""
+    """Read a checkpoint of OpenNMT-py 3. UserError if it is damaged or needs what nmtkit's Transformer lacks."""
     with as_user_errors(path, "an OpenNMT-py checkpoint"):
         content = _read(path)
         given, vocabularies = vars(content["opt"]), content["vocab"]
@@ -112,7 +112,7 @@ def _read(path: Path) -> Any:
 
 
 def from_eole(folder: Path, options: ImportConfig) -> Checkpoint:
-    """Read a folder of Eole. Raises UserError if damaged, or for what nmtkit's Transformer lacks."""
+    """Read a folder of Eole. UserError if it is damaged or needs what nmtkit's Transformer lacks."""
     with as_user_errors(folder, "an Eole model"):
         config, vocabularies = read_object(folder / "config.json"), read_object(folder / "vocab.json")
         own, training = config["model"], config.get("training", {})
@@ -188,7 +188,7 @@ def _last(schedule: Any, default: float) -> float:
 
 
 def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename weights (…) to fairseq's names, and add the biases, zero, that linear layers lack."""
+    """Rename weights (…) to fairseq's names, and add zero biases to linear layers without one."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         for pattern, new in _RENAMED:
@@ -200,7 +200,7 @@ def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sides(model: _Model, options: ImportConfig) -> tuple[Side, Side]:
-    """Return both sides. Text is segmented by SentencePiece models of `options` or of the model; else, beforehand."""
+    """Return both sides, with SentencePiece models from `options` or the model. Without them, text is segmented."""
     special = {"<unk>", "<blank>", "</s>", model.start, *SPECIALS}
     numbers = [{piece: number for number, piece in enumerate(pieces)} for pieces in model.pieces]
     rests = [[piece for piece in pieces if piece not in special] for pieces in model.pieces]

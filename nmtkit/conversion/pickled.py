@@ -1,7 +1,7 @@
 """Reads files of `torch.save` from other programs: tensors, plain containers, options of argparse and omegaconf.
 
-Runs no code from such a file: `torch.load(weights_only=True)` rejects unknown classes. Neither omegaconf nor fairseq is
-needed, since stand-ins replace their classes.
+Runs no code from such a file, because `torch.load(weights_only=True)` rejects unknown classes. Neither omegaconf nor
+fairseq is needed, because stand-ins replace their classes.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _FOREIGN_CLASS = re.compile(r"GLOBAL (\S{1,100})")  # in torch's message
 
 
 class _Ignored:
-    """Stands in for statistics, and drops all values."""
+    """Stands in for objects with statistics, and drops all values."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -64,7 +64,7 @@ _ALLOWED: list[Any] = [
 def load_pickled(path: Path) -> Any:
     """Read a file of `torch.save`, in its zip format or the older one, on the CPU.
 
-    Tensors in a zip file are views of a memory map, so unused ones, such as an optimizer's, take no memory. Call it
+    Tensors in a zip file are views of a memory map, so unused ones, such as an optimizer's, take no memory. Call this
     inside `as_user_errors`. Raises UserError for an unknown class, for a compressed file, and for wrong checksums.
     """
     is_zip = zipfile.is_zipfile(path)
@@ -87,7 +87,7 @@ def begins_like_pickled(path: Path) -> bool:
 
 
 def _check_zip(path: Path) -> None:
-    """Raise UserError if a file is compressed, so that it cannot be mapped, or damaged: torch checks neither."""
+    """Raise UserError if a file is compressed, so that it cannot be mapped, or damaged. torch checks neither."""
     with zipfile.ZipFile(path) as archive:
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise UserError("compressed: save it with torch.save again")

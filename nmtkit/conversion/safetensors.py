@@ -30,7 +30,7 @@ _CONVERTED_DTYPES = (torch.float16, torch.bfloat16, torch.float64)  # as other p
 def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
     """Write a checkpoint as a folder with `model.safetensors`, `config.json` and the tokenizers.
 
-    The tensors equal the checkpoint's bit by bit, under the names of the model parameters. `weights` is as in
+    The tensors equal the checkpoint's bit for bit, and have the names of the model parameters. `weights` is as in
     `WeightsConfig`. Raises UserError if the package safetensors is missing or the folder exists.
     """
     content = serialize_tensors(as_tensors(checkpoint.chosen(weights)))

@@ -1,7 +1,7 @@
 """Converts the weights of a foreign Transformer to a checkpoint.
 
 Formats differ in names, in the order of ids, in the order of the D dimensions, and in the scale of embeddings. An
-importer describes these; this module does the rest.
+importer describes these differences, and this module does the rest.
 """
 
 import math
@@ -47,7 +47,7 @@ _D_ROWS = ("norm.weight", "norm.bias", ".out.weight", ".out.bias", ".outer.weigh
 
 
 class ForeignWeights:
-    """Foreign tensors by name. Each is taken once, so tensors that are left over are unknown."""
+    """Foreign tensors by name. Each is taken once, so remaining tensors are unknown."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = dict(tensors)
@@ -69,7 +69,7 @@ class ForeignWeights:
         self._tensors = {name: tensor for name, tensor in self._tensors.items() if not is_unused(name)}
 
     def refuse_rest(self) -> None:
-        """Raise UserError, naming the first, if a tensor was not taken."""
+        """Raise UserError with the name of the first tensor that was not taken."""
         for name in sorted(self._tensors):
             raise UserError(f"the weight {name} has no counterpart in nmtkit's Transformer: the model is not supported")
 
@@ -81,7 +81,7 @@ class ForeignWeights:
         }
 
     def take_layers(self, stack: str, count: int, form: str, parts: Parts) -> dict[str, Tensor]:
-        """Take all layers of a stack: weights (…) by nmtkit's names. `form` is the foreign prefix of a layer."""
+        """Take the weights (…) of all layers of a stack, by nmtkit's names. `form` is the foreign prefix of a layer."""
         taken: dict[str, Tensor] = {}
         for number in range(count):
             prefix = form.format(stack=stack, number=number)
@@ -90,7 +90,7 @@ class ForeignWeights:
         return taken
 
     def take_stacks(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """Take both stacks, stored under fairseq's names: weights (…) by nmtkit's names."""
+        """Take the weights (…) of both stacks, stored under fairseq's names, and return them by nmtkit's names."""
         form = "{stack}.layers.{number}."
         taken = self.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
         taken |= self.take_layers("decoder", config.decoder_layers, form, DECODER_LAYER)
@@ -104,7 +104,7 @@ class ForeignWeights:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The three matrices (W, D) and the bias (W,) of a foreign model, by its ids."""
+    """The three matrices (W, D) and the bias (W,) of a foreign model, in the order of its ids."""
 
     source: Tensor
     target: Tensor
@@ -131,7 +131,7 @@ def assemble(
     *,
     halves: bool,
 ) -> Checkpoint:
-    """Assemble the checkpoint of an imported model; `others` are its remaining weights (…) by nmtkit's names.
+    """Assemble the checkpoint of an imported model. `others` are its remaining weights (…) by nmtkit's names.
 
     With `halves`, all sines precede all cosines in the foreign model; D is permuted to nmtkit's order, in which they
     alternate. The weights determine --share-embeddings and --output-bias. Raises UserError if weights do not fit the
@@ -209,12 +209,12 @@ def _pick(matrix: Tensor, side: Side, name: str) -> Tensor:
 
 
 def alternating(d_model: int) -> Tensor:
-    """The order (D,) that makes sines and cosines alternate if all sines are first: 2i from i, 2i + 1 from D/2 + i."""
+    """Return the order (D,) that makes sines and cosines alternate: 2i comes from i, and 2i + 1 from D/2 + i."""
     return torch.arange(d_model).reshape(2, -1).t().reshape(-1)
 
 
 def permute_width(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
-    """Permute D in weights (…) by nmtkit's names with `order` (D,): the new dimension k is the old order[k]."""
+    """Permute D in weights (…) by nmtkit's names with `order` (D,): new dimension k is old dimension order[k]."""
 
     def permuted(name: str, weight: Tensor) -> Tensor:
         if name.endswith(_D_COLUMNS):

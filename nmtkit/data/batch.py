@@ -37,7 +37,7 @@ class Movable:
 
 @dataclass(frozen=True)
 class Batch(Movable):
-    """A micro-batch of B sentence pairs, padded at the end. tgt_in is tgt_out shifted right by one, BOS first (§3.1).
+    """A micro-batch of B sentence pairs, padded at the end. tgt_in is tgt_out shifted right after BOS (§3.1).
 
     Lengths count EOS. `target_indices` are the indices of the target tokens, without padding, in the flattened tgt_out.
     They are computed on the CPU, because on a GPU the host would have to wait.
@@ -55,19 +55,19 @@ class Batch(Movable):
     def of(
         cls, src: Tensor, source_lengths: Tensor, tgt_in: Tensor, tgt_out: Tensor, target_lengths: Tensor
     ) -> "Batch":
-        """Make a batch from padded src (B, S), tgt_in and tgt_out (B, T) with lengths (B,), all on the CPU."""
+        """Create a batch from padded src (B, S), tgt_in and tgt_out (B, T) with lengths (B,), all on the CPU."""
         target_indices = (torch.arange(tgt_out.size(1)) < target_lengths.unsqueeze(1)).flatten().nonzero().squeeze(1)
         return cls(src, source_lengths, tgt_in, tgt_out, target_lengths, target_indices, int(source_lengths.sum()))
 
     @classmethod
     def unpadded(cls, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> "Batch":
-        """Make a batch from src (B, S), tgt_in and tgt_out (B, T) without padding: every row is a whole sentence."""
+        """Create a batch from src (B, S), tgt_in and tgt_out (B, T) whose rows are whole sentences without padding."""
         source_lengths, target_lengths = (torch.full((len(rows),), rows.size(1)) for rows in (src, tgt_out))
         return cls.of(src, source_lengths, tgt_in, tgt_out, target_lengths)
 
     @property
     def target_tokens(self) -> int:
-        """Target tokens without padding, EOS counted."""
+        """The number of target tokens without padding, including EOS."""
         return self.target_indices.numel()
 
     @property
@@ -77,16 +77,16 @@ class Batch(Movable):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """Tokens of the longest sentence of each side: (S, T)."""
+        """The tokens (S, T) of the longest sentence of each side."""
         return self.src.size(1), self.tgt_out.size(1)
 
     def parts_within(self, max_tokens: int) -> int:
-        """The number of equal parts needed for at most `max_tokens` tokens per side in each, padding included."""
+        """Return the number of equal parts with at most `max_tokens` tokens per side in each, including padding."""
         return -(-self.sentences // max(1, max_tokens // max(self.longest)))
 
     @property
     def padded_tokens(self) -> int:
-        """Tokens of both sides including padding, a measure of the cost of the batch."""
+        """The tokens of both sides, including padding, as a measure of the batch's cost."""
         return self.src.numel() + self.tgt_out.numel()
 
     def rows(self, rows: slice) -> "Batch":
@@ -104,7 +104,7 @@ def collate(split: Split, indices: Indices) -> Batch:
 def make_batch(
     source: NDArray[np.generic], source_lengths: Lengths, target: NDArray[np.generic], target_lengths: Lengths
 ) -> Batch:
-    """Make a batch from the concatenated tokens of each side, and its sentences' lengths (B,) with EOS."""
+    """Create a batch from the concatenated tokens of each side and the lengths (B,) of its sentences with EOS."""
     tgt_out = pad_rows(target, target_lengths)
     tgt_in = np.full_like(tgt_out, PAD)
     tgt_in[:, 0] = BOS

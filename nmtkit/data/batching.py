@@ -43,7 +43,7 @@ START = DataPosition()
 
 @dataclass(frozen=True)
 class Update:
-    """The sentence pairs of one update: micro-batches of indices into the training split."""
+    """The sentence pairs of one update, as micro-batches of indices into the training split."""
 
     epoch: int  # counted from 1
     next_position: DataPosition  # after this update

@@ -1,4 +1,4 @@
-"""The token file: sentences as ids on disk, with an index of offsets. Both files are memory-mapped for reading.
+"""Token files: sentences as ids on disk, with an index of offsets. Both files are memory-mapped for reading.
 
 `docs/reference/dataset.md` describes every byte. A sentence is stored with its EOS, so all lengths count it. PAD, BOS
 and EOS never occur inside a sentence: writer and reader check this.
@@ -48,10 +48,10 @@ def index_path(stem: Path) -> Path:
 
 
 def find_invalid_sentence(tokens: Tokens, lengths: NDArray[np.int32], vocabulary_size: int) -> tuple[int, str] | None:
-    """Find the first invalid sentence: its number, counted from 0, and the reason; None if all are valid.
+    """Return the number, from 0, of the first invalid sentence, and the reason; None if all are valid.
 
-    `tokens` (T,) are the concatenated sentences, `lengths` (n,) their lengths, at least 1. In a valid sentence all ids
-    are below the vocabulary size, the last one is EOS, and PAD, BOS and EOS do not occur elsewhere.
+    `tokens` (T,) are the concatenated sentences, `lengths` (n,) their lengths, at least 1. In a valid sentence, all ids
+    are below the vocabulary size, the last id is EOS, and PAD, BOS and EOS do not occur elsewhere.
     """
     ends = np.cumsum(lengths) - 1
     out_of_range = tokens >= vocabulary_size
@@ -115,7 +115,7 @@ class TokenFileWriter:
 class StoredLengths:
     """Looks up sentence lengths, in tokens with EOS, in the index of a token file, by a slice or an array of numbers.
 
-    Raises UserError for damaged offsets, by which a sentence is empty or outside the file.
+    Raises UserError for damaged offsets, which make a sentence empty or place it outside the file.
     """
 
     def __init__(self, offsets: Indices, index: Path) -> None:
@@ -138,11 +138,11 @@ class StoredLengths:
 
 
 class TokenFile:
-    """Reads the sentences of one side of a split, EOS included.
+    """Reads the sentences of one side of a split, including EOS.
 
     The files are memory-mapped, so all processes share their pages, and files that replace them later are not read.
-    Raises UserError, naming the file, if one is missing, or has an unknown format or version or the wrong size. Reading
-    raises UserError for damaged offsets, and for invalid sentences, see `find_invalid_sentence`.
+    Raises UserError with the file's name if a file is missing, or has an unknown format or version or the wrong size.
+    Reading raises UserError for damaged offsets and for invalid sentences, see `find_invalid_sentence`.
     """
 
     def __init__(self, stem: Path, vocabulary_size: int) -> None:
@@ -169,7 +169,7 @@ class TokenFile:
         return self._sentences
 
     def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:
-        """Read several sentences (n,): their concatenated tokens (T,), and the length of each (n,)."""
+        """Read several sentences (n,), and return their concatenated tokens (T,) and lengths (n,)."""
         lengths = self.lengths[sentences]
         shifts = self._offsets[sentences] - (np.cumsum(lengths) - lengths)  # from result to file offsets
         tokens = self._tokens[np.arange(lengths.sum()) + np.repeat(shifts, lengths)]
@@ -191,7 +191,7 @@ def _map(path: Path) -> mmap.mmap | bytes:
 
 
 def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:
-    """Parse an index header: number of sentences, number of tokens, dtype. Raises UserError, naming `path`."""
+    """Parse an index header: number of sentences, number of tokens, dtype. Raises UserError that names `path`."""
     if len(header) < HEADER.size or not header.startswith(MAGIC):
         raise UserError(f"{path}: not an nmtkit index; {REMEDY}")
     _, version, token_bytes, sentences, tokens = HEADER.unpack(header)

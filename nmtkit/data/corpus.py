@@ -34,12 +34,12 @@ class Split:
         return len(self.source)
 
     def longest(self) -> int:
-        """Tokens of the longest sentence on either side."""
+        """The number of tokens of the longest sentence on either side."""
         slices = (slice(begin, begin + _PAIRS_PER_READ) for begin in range(0, len(self), _PAIRS_PER_READ))
         return max(int(side.lengths[pairs].max()) for pairs in slices for side in (self.source, self.target))
 
     def check_lengths(self, option: str, limit: int, instead: str) -> None:
-        """Raise UserError, naming the first lines, if sentences have more tokens than the `limit` of `option`.
+        """Raise UserError with the first lines if sentences have more tokens than the `limit` of `option`.
 
         The message suggests a larger limit, or `instead`.
         """
@@ -59,7 +59,7 @@ class Split:
 
 
 class Dataset:
-    """An open dataset. With `joined`, `source` and `target` share a vocabulary; they may also be the same tokenizer.
+    """An open dataset. If `joined`, `source` and `target` share a vocabulary, and may be the same tokenizer.
 
     Every source line begins with `source_tag`, which is empty without a tag.
     """
@@ -83,7 +83,7 @@ class Dataset:
         """Open a dataset and verify its files.
 
         Sizes are always compared with dataset.json. Checksums are verified if the dataset is smaller than 1 GiB, or
-        with `verify`. Raises UserError, naming the file, if one is missing or wrong.
+        with `verify`. Raises UserError with the file's name if one is missing or wrong.
         """
         description = read_description(folder)
         _check_files(folder, description, verify)
@@ -130,7 +130,7 @@ class Dataset:
 def read_tokenizers(
     folder: Path, kinds: tuple[str, str], joined: bool, languages: tuple[str, str]
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Read the files of `write_tokenizers`. Raises UserError, naming the file, if one is damaged."""
+    """Read the files of `write_tokenizers`. Raises UserError with the file's name if one is damaged."""
     path = folder
 
     def read(name: str) -> bytes:
@@ -154,7 +154,7 @@ def write_tokenizers(folder: Path, languages: tuple[str, str], source: Tokenizer
 
 
 def _check_files(folder: Path, description: Description, verify: bool) -> None:
-    """Raise UserError, naming the first file that is missing or has the wrong size or checksum."""
+    """Raise UserError that names the first file that is missing or has the wrong size or checksum."""
     for name, record in description.files.items():
         path = folder / name
         if not path.is_file():

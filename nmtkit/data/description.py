@@ -39,7 +39,7 @@ _DATASET_FILE = re.compile(rf"dataset\.json|{TOKENIZER_FILE}|{_SPLIT}\.(dropped|
 def tokenizer_files(
     kinds: tuple[str, str], joined: bool, languages: tuple[str, str]
 ) -> tuple[StoredParts, StoredParts]:
-    """Name the tokenizer files of both sides, which share a vocabulary with `joined`."""
+    """Return the names of the tokenizer files of both sides, which share a vocabulary if `joined`."""
     source, target = (
         StoredParts("vocab.txt" if joined else f"vocab.{side}.txt", _model_file(kind, joined, side))
         for kind, side in zip(kinds, side_names(languages), strict=True)
@@ -77,7 +77,7 @@ def may_replace(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class ShardSummary:
-    """The number of sentence pairs in a shard, and of tokens by side, EOS included."""
+    """The number of sentence pairs in a shard, and of tokens by side, including EOS."""
 
     sentences: int
     tokens: dict[str, int]
@@ -85,7 +85,7 @@ class ShardSummary:
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """The entry of a split in dataset.json. `tokens` (EOS included) and `unknown` are counts by side."""
+    """The entry of a split in dataset.json. `tokens` (including EOS) and `unknown` are counts by side."""
 
     name: str
     sentences: int
@@ -256,7 +256,7 @@ def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str], is_sharde
 
 
 def _check_names(description: Description) -> None:
-    """Raise ValueError unless `files` lists exactly the files of the dataset; lists of dropped lines are optional."""
+    """Raise ValueError unless `files` lists exactly the files of the dataset. Lists of dropped lines are optional."""
     kind = description.tokenizer
     parts = tokenizer_files((kind, kind), description.joined, description.languages)
     expected = {name for stored in parts for name in stored if name is not None}

@@ -1,7 +1,7 @@
 """Line numbers of the sentence pairs of a split in the original text. Only dropped lines are stored.
 
-`docs/reference/dataset.md` describes the file. If k lines before pair i were dropped, it is line i + k of the text,
-counted from 0; k is found by bisection.
+`docs/reference/dataset.md` describes the file. If k lines before pair i were dropped, the pair is line i + k of the
+text, counted from 0. Bisection finds k.
 """
 
 from bisect import bisect_right
@@ -52,7 +52,7 @@ class LineNumbers:
         raise IndexError(f"pair {pair}")
 
     def describe(self, pairs: Sequence[int]) -> str:
-        """List the lines of the first few of these sentence pairs, for an error message."""
+        """Describe the lines of the first few of these sentence pairs, for an error message."""
         numbers: dict[str, list[str]] = {}
         for pair in pairs[:MAX_NAMED_LINES]:
             text, line = self.locate(pair)

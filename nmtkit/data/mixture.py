@@ -1,6 +1,6 @@
 """Mixtures: combines sentence pairs of several corpora into updates.
 
-The first corpus leads: each update contains one of its own updates, planned for its share of the target tokens. Every
+The first corpus leads: each update contains one of its updates, planned for its share of the target tokens. Every
 other corpus adds whole micro-batches until it has its share of all target tokens so far. An exhausted corpus begins its
 next epoch. Lengths, shares and seed determine the plan, and a position is enough to continue it. A single corpus is a
 mixture without others.
@@ -59,7 +59,7 @@ class MixedUpdate:
 class Mixture:
     """Combines the sentence pairs of several corpora into updates of about `batch_tokens` target tokens.
 
-    `lengths` contains source and target lengths for each corpus, `shares` the shares of target tokens, which sum to 1.
+    `lengths` are source and target lengths for each corpus, and `shares` the shares of target tokens, which sum to 1.
     After any number of updates, each other corpus has at least its share relative to the first, and exceeds it by less
     than its largest micro-batch. A micro-batch has at most `max_tokens` padded tokens per side, and at most its
     corpus's share of `batch_tokens`, unless it is a single pair.
@@ -105,7 +105,7 @@ class Mixture:
 
 
 class _Follower:
-    """Draws micro-batches of one of the other corpora: `ratio` target tokens for each target token of the first."""
+    """Draws micro-batches of another corpus, with `ratio` target tokens for each target token of the first corpus."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Follower:
         self._planned = chain.from_iterable(prefetch(sampler.plans(begin)))
 
     def follow(self, tokens: int) -> Iterator[MicroBatch]:
-        """Yield micro-batches until the corpus has its share, after `tokens` more target tokens of the first."""
+        """Yield micro-batches until the corpus has its share, after `tokens` more target tokens of the first corpus."""
         ahead = self.position.ahead - self._ratio * tokens
         while ahead < 0:
             update = next(self._planned)
@@ -133,7 +133,7 @@ class _Follower:
 
 
 def seed_of(seed: int, corpus: int) -> int:
-    """Return the seed of a corpus. Each gets its own, so that parallel corpora are not read in the same order."""
+    """Return the seed of a corpus. Seeds differ, so that corpora with equal texts are not read in the same order."""
     if corpus == 0:
         return seed
     return int(np.random.SeedSequence((seed, corpus)).generate_state(1, np.uint64)[0])

@@ -26,7 +26,7 @@ LengthsOf = Callable[[MicroBatch], tuple[SideLengths, SideLengths]]
 
 @dataclass(frozen=True)
 class PackedBatch(Movable):
-    """A micro-batch of N sentence pairs without padding between them. tgt_in is tgt_out shifted, BOS first (§3.1).
+    """A micro-batch of N sentence pairs without padding between them. tgt_in is tgt_out shifted right after BOS (§3.1).
 
     Each side ends with a filler of 1 to 128 PADs, a separate sentence without a loss. Lengths count EOS.
     """
@@ -44,7 +44,7 @@ class PackedBatch(Movable):
     def of(
         cls, src: Tensor, source_lengths: Tensor, tgt_in: Tensor, tgt_out: Tensor, target_lengths: Tensor
     ) -> "PackedBatch":
-        """Make a batch on the CPU from src (S,), tgt_in and tgt_out (T,) with lengths (N,), and append the fillers."""
+        """Create a batch on the CPU from src (S,), tgt_in and tgt_out (T,) with lengths (N,), and append fillers."""
         longest = int(source_lengths.max()), int(target_lengths.max())
         src, tgt_in, tgt_out = (
             F.pad(side, (0, packed_size(len(side)) - len(side)), value=PAD) for side in (src, tgt_in, tgt_out)
@@ -59,11 +59,11 @@ class PackedBatch(Movable):
 
     @property
     def padded_tokens(self) -> int:
-        """Tokens of both sides, fillers included."""
+        """The number of tokens of both sides, including fillers."""
         return self.src.numel() + self.tgt_out.numel()
 
     def parts_within(self, max_tokens: int) -> int:
-        """Return the number of equal parts needed for about `max_tokens` tokens per side in each."""
+        """Return the number of equal parts with about `max_tokens` tokens per side in each."""
         return -(-max(self.source_tokens, self.target_tokens) // max_tokens)
 
     def rows(self, rows: slice) -> "PackedBatch":
@@ -94,14 +94,14 @@ Share = Sequence[tuple[int, MicroBatchTensors]]  #: micro-batches, each with its
 
 
 def packed_size(tokens: int) -> int:
-    """Count the tokens of a side including its filler of at least one."""
+    """Count the tokens of a side, including its filler of at least one token."""
     return (tokens // _STEP + 1) * _STEP
 
 
 def make_packed_batch(
     source: NDArray[np.generic], source_lengths: Lengths, target: NDArray[np.generic], target_lengths: Lengths
 ) -> PackedBatch:
-    """Make a packed batch from the concatenated tokens of each side, and its sentences' lengths (N,) with EOS."""
+    """Create a packed batch from the concatenated tokens of each side and its sentences' lengths (N,) with EOS."""
     tgt_out = target.astype(np.int64)
     tgt_in = np.roll(tgt_out, 1)  # EOS is never an input: BOS replaces it
     lengths = target_lengths.astype(np.int64)
@@ -113,7 +113,7 @@ def make_packed_batch(
 def pack_micro_batches(micro_batches: Sequence[MicroBatch], lengths_of: LengthsOf, max_tokens: int) -> list[MicroBatch]:
     """Divide the sentence pairs of an update into packed micro-batches of about equal sizes.
 
-    Each is from one corpus and epoch, with at most `max_tokens` tokens per side unless it is a single pair.
+    Each micro-batch is from one corpus and epoch, with at most `max_tokens` tokens per side unless it is a single pair.
     """
     packed = []
     ordered = sorted(micro_batches, key=lambda each: each[:2])  # stable
@@ -125,7 +125,7 @@ def pack_micro_batches(micro_batches: Sequence[MicroBatch], lengths_of: LengthsO
 
 
 def _cut(source: SideLengths, target: SideLengths, max_tokens: int) -> Iterator[slice]:
-    """Yield slices of successive sentence pairs with about equal numbers of tokens, by the longer side."""
+    """Yield slices of consecutive sentence pairs with about equal numbers of tokens on the longer side."""
     sums = np.cumsum(source, dtype=np.int64), np.cumsum(target, dtype=np.int64)
     longer = max(sums, key=lambda each: int(each[-1]))
     total = int(longer[-1])
@@ -141,6 +141,6 @@ def _cut(source: SideLengths, target: SideLengths, max_tokens: int) -> Iterator[
 
 
 def _tokens_of(lengths: Tensor, rows: slice) -> slice:
-    """Return the slice of tokens of some sentence pairs."""
+    """Return the slice of tokens that belongs to some sentence pairs."""
     begin = int(lengths[: rows.start].sum())
     return slice(begin, begin + int(lengths[rows].sum()))

@@ -1,4 +1,4 @@
-"""Sentences padded to one array."""
+"""Pads sentences to one array."""
 
 from collections.abc import Sequence
 from itertools import chain

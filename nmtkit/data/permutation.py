@@ -15,7 +15,7 @@ _ROUNDS = 6  # four already look random without the key (Luby and Rackoff 1988)
 
 
 def permute(positions: NDArray[np.int64], size: int, key: Sequence[int]) -> NDArray[np.int64]:
-    """Evaluate the permutation of range(size) with this key at `positions` (n,): (n,)."""
+    """Return the values (n,) at `positions` (n,) of the permutation of range(size) with this key."""
     rows = math.isqrt(max(0, size - 1)) + 1
     columns = -(-size // rows)
     round_keys = np.random.SeedSequence(key).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
@@ -30,7 +30,7 @@ def permute(positions: NDArray[np.int64], size: int, key: Sequence[int]) -> NDAr
 def _encipher(
     values: NDArray[np.uint64], rows: np.uint64, columns: np.uint64, round_keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """Apply the Feistel network to values (n,) below rows · columns: (n,)."""
+    """Apply the Feistel network to values (n,) below rows · columns, and return (n,)."""
     left, right = np.divmod(values, columns)
     for left_key, right_key in round_keys.reshape(-1, 2):
         left = (left + _hash(right ^ left_key) % rows) % rows
@@ -40,7 +40,7 @@ def _encipher(
 
 
 def _hash(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash values (n,) by the finalizer of SplitMix64: each bit of the result depends on each bit of the input."""
+    """Hash values (n,) with the finalizer of SplitMix64, so that each result bit depends on each input bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))

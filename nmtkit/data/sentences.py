@@ -1,4 +1,4 @@
-"""The sentences of one side of a split, stored in one or more token files, its shards."""
+"""Reads the sentences of one side of a split from one or more token files (shards)."""
 
 import resource
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class SentenceLengths:
 
 
 class Sentences:
-    """Reads the sentences of one side: `sentences[i]` is the array of ids of sentence i, EOS included.
+    """Reads the sentences of one side: `sentences[i]` is the array of ids of sentence i, including EOS.
 
     `stems` are the paths of the token files, at least one, without suffixes. Raises UserError for missing or damaged
     files.
@@ -72,7 +72,7 @@ class Sentences:
         return self.gather(np.array([number]))[0]
 
     def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:
-        """Read several sentences (n,): their concatenated tokens (T,), and the length of each (n,)."""
+        """Read several sentences (n,), and return their concatenated tokens (T,) and lengths (n,)."""
         if len(self.shards) == 1:
             return self.shards[0].gather(sentences)
         parts = [(places, *shard.gather(numbers)) for shard, places, numbers in self.lengths.by_shard(sentences)]
@@ -88,7 +88,7 @@ class Sentences:
 
 
 def _raise_limit_of_open_files() -> None:
-    """Raise this process's soft limit of open files to its hard limit, since each mapped shard needs two."""
+    """Raise this process's soft limit of open files to its hard limit, because each mapped shard needs two files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):  # macOS rejects some hard limits

@@ -1,8 +1,8 @@
 """Subword regularization: samples a new segmentation of each sentence every epoch.
 
-For a BPE model this is BPE-dropout (Provilkov et al. 2020, algorithm 1). For a unigram model, segmentations are sampled
-with their probability to the power of α, renormalized (Kudo 2018). Samples are a pure function of seed, epoch and
-sentence. SentencePiece can also sample, but its random state depends on everything a thread has encoded before.
+With a BPE model, this is BPE-dropout (Provilkov et al. 2020, algorithm 1). With a unigram model, texts are segmented
+with probabilities to the power of α, renormalized (Kudo 2018). Samples are a pure function of seed, epoch and
+sentence. SentencePiece can sample too, but its random state depends on everything that a thread has encoded before.
 """
 
 import math
@@ -49,7 +49,7 @@ class SubwordSampling:
         self._sides = (split.source, source), (split.target, target)
 
     def gather(self, epoch: int, pairs: Indices) -> tuple[Drawn, Drawn]:
-        """Read several pairs (n,): for each side the concatenated tokens (T,), and the length of each sentence (n,)."""
+        """Read several pairs (n,), and return for each side the concatenated tokens (T,) and sentence lengths (n,)."""
         source: list[list[int]] = []
         target: list[list[int]] = []
         stored_sides = [_without_eos(file, pairs) for file, _ in self._sides]
@@ -73,7 +73,7 @@ def _concatenate(sentences: list[list[int]]) -> Drawn:
 
 
 class Resegmenter:
-    """Samples a new segmentation of given ids with pieces of the same SentencePiece model.
+    """Samples new segmentations of ids, using the pieces of their SentencePiece model.
 
     Ids with a single segmentation are kept: unknown tokens, byte pieces, user-defined symbols and language tags. Raises
     UserError if the tokenizer has no model with several segmentations.
@@ -129,7 +129,7 @@ class Resegmenter:
 
 
 def _scores(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Scores:
-    """Scores and ids of the normal pieces, with UNK for pieces that the vocabulary lacks."""
+    """Return scores and ids of the normal pieces, with UNK for pieces that the vocabulary lacks."""
     normal = [piece for piece in pieces if piece.type == PieceType.NORMAL]
     ids = tokenizer.vocab.to_ids(piece.text for piece in normal)
     return {piece.text: (piece.score, number) for piece, number in zip(normal, ids, strict=True)}
@@ -198,8 +198,8 @@ class BPEDropout:
 class _IncomingEdges(NamedTuple):
     """The pieces that can end at one position of a text.
 
-    For each piece: where it begins, its id, and the cumulative share of paths to this position that end with this or an
-    earlier piece of the list.
+    For each piece, they give its beginning, its id, and the cumulative share of paths to this position that end with
+    this piece or an earlier one in the list.
     """
 
     begins: list[int]
@@ -210,7 +210,7 @@ class _IncomingEdges(NamedTuple):
 class UnigramSampling:
     """Samples from all segmentations with their probabilities to the power of `rate`, renormalized.
 
-    By forward filtering and backward sampling: sum over paths from the start, then draw pieces from the end.
+    It uses forward filtering and backward sampling: it sums over paths from the start, then draws pieces from the end.
     """
 
     def __init__(self, scores: Scores, rate: float) -> None:

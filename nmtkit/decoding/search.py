@@ -159,7 +159,7 @@ class _Histories:
         return self._log_probs[: self.length]
 
     def extend(self, prefix: Ints, token: Ints, log_prob: Floats, row: Ints) -> None:
-        """Continue the hypothesis of slot prefix[i] with token[i], found in decoder row row[i], in slot i. All are (n,)."""
+        """Continue the hypothesis of slot prefix[i] with token[i], from decoder row row[i], in slot i. All are (n,)."""
         t = self.length
         if self.attention is not None:
             self._rows = [*(rows[prefix] for rows in self._rows), row]

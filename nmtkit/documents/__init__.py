@@ -1,6 +1,6 @@
-"""Documents: what is translated is found in the bytes of a file, all else is kept.
+"""Documents: finds the translatable text in the bytes of a file, and keeps all other bytes.
 
-Each format is a function from the bytes of a file to a `Document`: its `segments` in the order of the file, and
+Each format is a function from the bytes of a file to a `Document`, with `segments` in the order of the file, and
 `write`, which takes their translations. A command or a server calls one function:
 
     output = translate_document(content, "docx", translator.translate_segments, Options(target_language="de"))
@@ -44,7 +44,7 @@ FORMATS: dict[str, Callable[[bytes, Options], Document]] = {
 
 
 class Prepared:
-    """A document with the `segments` that are to be translated, whose `protected` text is restored byte for byte."""
+    """A document with the `segments` to translate, in which `protected` text is restored byte for byte."""
 
     def __init__(self, document: Document, protected: Sequence[re.Pattern[str]]) -> None:
         self._results = list(document.segments)
@@ -53,7 +53,7 @@ class Prepared:
         self.segments = list(self._sent.values())
 
     def finished(self, translations: Sequence[Segment]) -> list[Segment]:
-        """All segments of the document, with a translation of each of `segments`."""
+        """Return all segments of the document, given the translations of `segments`."""
         for (number, given), translation in zip(self._sent.items(), translations, strict=True):
             if translation != given:
                 self._results[number] = translation
@@ -69,7 +69,7 @@ def translate_document(
 ) -> bytes:
     """Translate a document of one of `FORMATS`. Text that a pattern of `protected` matches is restored byte for byte.
 
-    `translate` returns a segment for each segment, in their order; `Translator.translate_segments` does.
+    `translate` returns a translated segment for each segment, in order, such as `Translator.translate_segments`.
     """
     document = FORMATS[format](content, options)
     prepared = Prepared(document, protected)

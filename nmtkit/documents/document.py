@@ -1,4 +1,4 @@
-"""The protocol of documents, and documents as a text with slices that are translated: all else keeps its bytes."""
+"""The protocol of documents, and documents as a text of which slices are translated and the rest keeps its bytes."""
 
 import codecs
 import re
@@ -14,19 +14,19 @@ Render = Callable[[Segment, Mapping[int, str]], str]
 
 
 class Document(Protocol):
-    """A file that has been read: what to translate, in the order of the file, and the file with translations."""
+    """A parsed file. It provides the segments to translate, in order, and writes the file with translations."""
 
     @property
     def segments(self) -> Sequence[Segment]: ...
 
     def write(self, translations: Sequence[Segment]) -> bytes:
-        """Return the bytes of the file with a translation for each segment; an unchanged segment keeps its bytes."""
+        """Return the bytes of the file with a translation for each segment. An unchanged segment keeps its bytes."""
         ...
 
 
 @dataclass(frozen=True)
 class Options:
-    """What formats need to know: kept elements of HTML, columns (names or numbers), keys (patterns), a language."""
+    """Options of formats: HTML elements to keep, columns (names or numbers), keys (patterns), the target language."""
 
     kept: frozenset[str] = frozenset()
     columns: Sequence[str] = ()
@@ -36,7 +36,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Slot:
-    """A slice of the source that a translation replaces. The place of a target is written also if nothing changed."""
+    """A slice of the source that a translation replaces. The slot of a target is written even if nothing changed."""
 
     start: int
     end: int
@@ -56,7 +56,7 @@ class Source:
 
 @dataclass
 class SlicedDocument:
-    """A document of one text. Slots may be inside tags of other slots (attributes, footnotes), but may not cross."""
+    """A document of one text. Slots may be inside tags of other slots (attributes, footnotes), but must not cross."""
 
     source: Source
     slots: list[Slot] = field(default_factory=list)
@@ -92,7 +92,7 @@ class SlicedDocument:
         return self.splice(0, len(self.source.text), reversed(done))
 
     def splice(self, start: int, end: int, entries: Iterable[tuple[int, int, str]]) -> str:
-        """A slice of the source with replaced slices, in their order."""
+        """Return a slice of the source in which the given slices are replaced. `entries` are in order."""
         parts = []
         for first, last, text in entries:
             parts += [self.source.text[start:first], text]
@@ -105,7 +105,7 @@ def is_translatable(segment: Segment) -> bool:
 
 
 def with_edges(translation: Segment, original: Segment) -> Segment:
-    """Return the translation with the white space that the original has at both ends."""
+    """Give the translation the white space at both ends of the original."""
     first, last = (part if isinstance(part, str) else "" for part in (original.parts[0], original.parts[-1]))
     start, end = first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
     parts = list(translation.parts)
@@ -117,12 +117,12 @@ def with_edges(translation: Segment, original: Segment) -> Segment:
 
 
 def plain(segment: Segment, _: Mapping[int, str]) -> str:
-    """Return the bytes of a segment whose text needs no escapes."""
+    """Render a segment whose text needs no escapes."""
     return "".join(part if isinstance(part, str) else part.raw for part in segment.parts)
 
 
 def text_source(content: bytes, declaration: re.Pattern[bytes] | None = None, errors: str = "strict") -> Source:
-    """Decode a file: by its byte order mark, by the encoding that `declaration` finds at its start, or as UTF-8."""
+    """Decode a file by its byte order mark, by the encoding that `declaration` finds at its start, or as UTF-8."""
     encoding = "utf-8"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16-le" if content.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"

@@ -1,4 +1,4 @@
-"""Word documents: paragraphs, with neighbouring runs of equal formatting joined and the usual formatting left out.
+"""Word documents: paragraphs, in which adjacent runs of equal formatting are joined and usual formatting is omitted.
 
 A run whose formatting differs from most of its paragraph becomes a pair. Hyperlinks, insertions, fields, bookmarks and
 ranges of comments are pairs; tabs, breaks, images, references of notes and deleted text are standalone.
@@ -51,7 +51,7 @@ class _Reader:
         self.names = [t.name[len(prefix) :] if t.name.startswith(prefix) else "" for t in tokens]
 
     def slots(self) -> Iterator[Slot]:
-        """Yield the slots of all paragraphs. An element with paragraphs of its own (a text box) separates segments."""
+        """Yield the slots of all paragraphs. An element that contains paragraphs (a text box) separates segments."""
         stack: list[tuple[int, int]] = [(0, len(self.tokens))]
         while stack:
             index, end = stack.pop()
@@ -109,7 +109,7 @@ class _Reader:
         return formatted(items, self.prefix)
 
     def run(self, index: int, end: int) -> Iterator[Item]:
-        """Yield the parts of a run. The code of a field belongs to the tag that opens it."""
+        """Yield the parts of a run. The code of a field belongs to its opening tag."""
         style = ""
         if self.names[index : index + 1] == ["rPr"]:
             style = "".join(token.raw for token in self.tokens[index : self.ends.get(index, index) + 1])

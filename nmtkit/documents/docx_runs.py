@@ -1,4 +1,4 @@
-"""Runs of Word: from texts with their formatting to tags, and back."""
+"""Converts Word's runs, texts with formatting, to tags and back."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Item: TypeAlias = tuple[Part | list[Part], str]
 
 
 def formatted(items: Sequence[Item], prefix: str) -> tuple[list[Part], str]:
-    """Join the code of fields to their opening tags, and make pairs of text in other than the usual formatting."""
+    """Join the code of fields to their opening tags, and enclose text with unusual formatting in pairs."""
     weights: Counter[str] = Counter()
     for part, style in items:
         weights[style] += len(part) if isinstance(part, str) else 0
@@ -51,7 +51,7 @@ def formatted(items: Sequence[Item], prefix: str) -> tuple[list[Part], str]:
 
 
 def render_runs(segment: Segment, base: str, prefix: str) -> str:
-    """Runs for the texts, each with the formatting of the pair around it."""
+    """Render the texts of a segment as runs, each with the formatting of the pair around it."""
     styles, result = [base], []
     for part in segment.parts:
         result.append(_raw(part, styles[-1], prefix))
@@ -64,7 +64,7 @@ def render_runs(segment: Segment, base: str, prefix: str) -> str:
 
 
 def _raw(part: Part, style: str, prefix: str) -> str:
-    """A tag, or a run of a text."""
+    """Render a tag, or a text as a run."""
     if isinstance(part, Tag):
         return part.raw
     return f'<{prefix}r>{style}<{prefix}t xml:space="preserve">{escape(part, is_html=False)}</{prefix}t></{prefix}r>'

@@ -1,4 +1,4 @@
-"""JSON: string values, of all keys or of those that patterns such as `messages.*.text` name."""
+"""JSON: string values of all keys, or of keys that match patterns such as `messages.*.text`."""
 
 import json
 import re

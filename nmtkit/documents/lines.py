@@ -8,7 +8,7 @@ from nmtkit.text.segment import Segment
 
 
 def read_line(line: str, markup: str | None, options: Options) -> SlicedDocument:
-    """Read a line: `markup` is html, xml, or None for plain text."""
+    """Read a line as a document. `markup` is "html", "xml", or None for plain text."""
     if markup == "html":
         return html_document(Source(line), options)
     if markup == "xml":

@@ -40,7 +40,7 @@ def read_markdown(content: bytes, options: Options) -> Document:
 
 
 def _slot(text: str, token: "Token", start: int, after: list[int]) -> Iterator[Slot]:
-    """Yield the slot of an inline token, if its lines are found in the source behind their marks of blocks."""
+    """Yield the slot of an inline token, if its lines are found in the source after the block marks."""
     lines = token.content.split("\n")
     pattern = r"(?:\r\n|\r|\n)[ \t>]*".join(map(re.escape, lines))
     found = re.compile(pattern).search(text, start, after[0] if after else len(text))
@@ -51,7 +51,7 @@ def _slot(text: str, token: "Token", start: int, after: list[int]) -> Iterator[S
 
 
 def _parts(content: str, children: Sequence["Token"]) -> Iterator[Part]:
-    """Text and tags of an inline token. Markup that is not found where it is expected is text."""
+    """Yield text and tags of an inline token. Markup that is not at its expected position is text."""
     at = 0
     for child in children:
         raw, kind, name = child.markup, Kind.ALONE, ""
@@ -81,7 +81,7 @@ def _parts(content: str, children: Sequence["Token"]) -> Iterator[Part]:
 
 
 def _render(segment: Segment, raws: Mapping[int, str], escaped: set[str]) -> str:
-    """Return the Markdown of a segment: the marks that its source escapes stay escaped."""
+    """Render a segment as Markdown. Marks that are escaped in the source stay escaped."""
     parts = []
     for part in segment.parts:
         if isinstance(part, str) and escaped:

@@ -1,4 +1,4 @@
-"""OpenDocument text: paragraphs and headings, in notes, tables, headers and footers too."""
+"""OpenDocument text: paragraphs and headings, including notes, tables, headers and footers."""
 
 from nmtkit.documents.document import Document, Options
 from nmtkit.documents.xml import paragraphs

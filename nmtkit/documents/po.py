@@ -1,4 +1,4 @@
-"""Gettext catalogues: messages without a translation get one, each plural form too. Others keep theirs."""
+"""Gettext catalogs: translates each message without a translation, including plural forms, and keeps the others."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -35,7 +35,7 @@ def _read(content: bytes, delimiter: str, options: Options) -> Document:
 
 
 def _column(name: str, header: list[str]) -> int:
-    """Return the index of a column: of its name, or of its number from 1."""
+    """Return the index of a column, given its name or its number from 1."""
     if name in header:
         return header.index(name)
     if name.isdecimal() and int(name):

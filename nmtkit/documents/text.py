@@ -1,4 +1,4 @@
-"""Plain text: paragraphs, which blank lines, list items and indentation separate."""
+"""Plain text: paragraphs, separated by blank lines, list items and indentation."""
 
 import re
 from collections.abc import Mapping

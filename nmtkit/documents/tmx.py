@@ -1,4 +1,4 @@
-"""TMX: units without text in the target language get a translation."""
+"""TMX: translates units without text in the target language."""
 
 from collections.abc import Mapping
 from html import escape
@@ -31,7 +31,7 @@ def read_tmx(content: bytes, options: Options) -> Document:
 
 
 def _slots(unit: list[Token], language: str, target: str) -> list[Slot]:
-    """Return the slot for the target of a unit: an empty seg, or a new tuv behind that of the source."""
+    """Return the slot for the target of a unit: an empty seg, or a new tuv after the source's tuv."""
     ends = token_pairs(unit)
     variants = {}
     for index, token in enumerate(unit):

@@ -1,4 +1,4 @@
-"""Texts in lines: joined for translation, wrapped again afterwards."""
+"""Wraps translated text, whose lines were joined for translation."""
 
 import unicodedata
 
@@ -8,7 +8,7 @@ _NOT_AT_START = frozenset("、。，．：；？！）」』】〉》ー…々�
 
 
 def wrapped(segment: Segment, lines: int, width: int, newline: str) -> Segment:
-    """The segment with newlines in its text: in `lines` lines of similar lengths, or in more of `width` characters."""
+    """Wrap the text of a segment to `lines` lines of similar lengths, or to more lines of `width` characters."""
     text = "".join(part if isinstance(part, str) else part.text for part in segment.parts)
     narrow = range(-(-len(text) // lines), width)
     breaks = next((found for w in narrow if len(found := _break(text, w)) < lines), None) or _break(text, width)
@@ -26,7 +26,7 @@ def wrapped(segment: Segment, lines: int, width: int, newline: str) -> Segment:
 
 
 def _break(text: str, width: int) -> list[int]:
-    """Where lines of at most `width` characters break: at spaces, or between characters of scripts without spaces."""
+    """Return where lines of at most `width` characters break: at spaces, or between letters of unspaced scripts."""
     breaks: list[int] = []
     start = last = 0
     for index in range(1, len(text)):

@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2.0: sources are translated into targets that are missing, empty or marked as new."""
+"""XLIFF 1.2 and 2.0: translates sources whose targets are missing, empty or marked as new."""
 
 import re
 from collections.abc import Mapping, Sequence

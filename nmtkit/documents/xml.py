@@ -1,4 +1,4 @@
-"""XML documents: well-formed and without entities of their own, with inline elements as tags."""
+"""XML documents: must be well-formed and declare no entities. Inline elements become tags."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ render_xml = partial(render, is_html=False)
 
 
 def xml_source(content: bytes) -> Source:
-    """Decode XML and check that it is well-formed."""
+    """Decode XML. Raises UserError if it is not well-formed or declares an entity."""
     source = text_source(content, _ENCODING, errors="xmlcharrefreplace")
     parser = expat.ParserCreate("utf-8")
     parser.EntityDeclHandler = _reject_entity
@@ -56,7 +56,7 @@ def inline_xml(
     halves: Mapping[str, Callable[[dict[str, str]], tuple[Kind, str]]],
     collapsed: bool = False,
 ) -> Segment:
-    """The segment of tokens: elements of `paired` are pairs, those of `halves` one end of a pair, others standalone."""
+    """Create a segment from tokens. Elements of `paired` become pairs, `halves` ends of pairs, others standalone."""
     ends = token_pairs(tokens)
     parts: list[Part] = []
     movable = True
@@ -89,7 +89,7 @@ def inline_xml(
 
 
 def paragraphs(content: bytes, names: Collection[str], skipped: Collection[str], paired: Collection[str]) -> Document:
-    """An XML document whose segments are the contents of elements. Nested ones (notes) are segments of their own."""
+    """Parse an XML document whose segments are the contents of elements. Nested elements (notes) are separate."""
     source = xml_source(content)
     tokens = scan(source.text, is_html=False)
     ends = token_pairs(tokens)

@@ -1,4 +1,4 @@
-"""Documents that are zip files: translated members change, all others are copied."""
+"""Documents that are zip files. Translated members change, and all others are copied."""
 
 import io
 import zipfile
@@ -14,7 +14,7 @@ _OLE = b"\xd0\xcf\x11\xe0"  #: begins encrypted files and those of old versions 
 
 
 class ZippedDocument:
-    """A zip file. `read` reads a member, or returns None for one that is copied."""
+    """A zip file. `read` parses a member, or returns None for a member that is copied."""
 
     def __init__(self, content: bytes, read: Callable[[str, bytes], Document | None]) -> None:
         if content.startswith(_OLE):

@@ -1,7 +1,7 @@
 """The table of inference backends, by architecture: the counterpart of `nmtkit.model.architectures`.
 
-An architecture that can be searched has a `TorchInference`, and a row here, which imports it when it is needed: the
-compiled search needs no torch.
+An architecture that can translate has a `TorchInference` and a row here, which imports it only when it is needed,
+because the compiled search needs no torch.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _convolutional(model: Any) -> "TorchInference":
 
 
 class Backends(NamedTuple):
-    """How the models of an architecture are searched."""
+    """The backends that search with the models of an architecture."""
 
     torch: Callable[[Any], "TorchInference"]  # from a model, on its device: the reference
     native: type[NativeTransformer] | None = None  # compiled, for CPUs
@@ -63,9 +63,9 @@ def backends_of(arch: str) -> Backends:
 def torch_backend(
     model: "TranslationModel", device: str | None = None, number_format: NumberFormat | None = None
 ) -> InferenceModel:
-    """A model made searchable by plain torch, after it was moved to a device and a number format, if these are given.
+    """Create an inference model that runs in torch. Moves the model to a device and a number format if given.
 
-    UserError for an architecture that cannot be searched.
+    Raises UserError for an architecture that cannot translate.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Several models of the same vocabularies that search together: the probabilities of each token are averaged."""
+"""Several models with the same vocabularies that search together, averaging the probabilities of each token."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class EnsembleState:
     states: list[InferenceState]
 
     def reorder(self, origins: Ints) -> None:
-        """See `InferenceState.reorder`, for all models."""
+        """Continue row `origins[i]` in row i in the state of each model, see `InferenceState.reorder`."""
         for state in self.states:
             state.reorder(origins)
 
@@ -29,7 +29,7 @@ class Ensemble(InferenceModel):
     """Log of the mean of the models' probabilities, computed in fp32. The models may differ in size and backend."""
 
     def __init__(self, models: Sequence[InferenceModel]) -> None:
-        """At least one model; all have the same vocabularies and device."""
+        """There must be at least one model; all must have the same vocabularies and device."""
         self.models, first = models, models[0]
         self.device, self.vocabulary_size = first.device, first.vocabulary_size
         self.precision, self.faster_precision = first.precision, first.faster_precision
@@ -39,35 +39,35 @@ class Ensemble(InferenceModel):
         self.step_bytes = sum(model.step_bytes for model in models) + _MEMBER_BYTES * (len(models) - 1)
 
     def encode(self, src: Ints, lengths: Ints) -> list[Any]:
-        """See `InferenceModel.encode`, of each model."""
+        """Encode src (B, S) with lengths (B,) with each model, see `InferenceModel.encode`."""
         return [model.encode(src, lengths) for model in self.models]
 
     def start(self, memory: list[Any]) -> EnsembleState:
-        """See `InferenceModel.start`."""
+        """Return the state of B rows before their first token, see `InferenceModel.start`."""
         return EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
 
     def step(self, tokens: Ints, state: EnsembleState) -> Floats:
-        """See `InferenceModel.step`."""
+        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
         return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "Ensemble":
-        """As `InferenceModel.restricted_to`: each model normalizes its probabilities over the shortlists."""
+        """Restrict each model, which then normalizes over the shortlists; see `InferenceModel.restricted_to`."""
         return Ensemble([model.restricted_to(shortlists) for model in self.models])
 
     def state_bytes(self, tokens: int) -> int:
-        """As `InferenceModel.state_bytes`, of all models."""
+        """Return the bytes that the states of all models keep for a hypothesis, see `InferenceModel.state_bytes`."""
         return sum(model.state_bytes(tokens) for model in self.models)
 
     def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
-        """See `InferenceModel.score`: each model scores in its own way."""
+        """Return the log of the mean probability (B, T) of each token of tgt (B, T), see `InferenceModel.score`."""
         return _mean([model.score(src, lengths, tgt, tgt_lengths) for model in self.models])
 
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """Raise UserError: the models of an ensemble have different attention."""
+        """Raise UserError, because the models of an ensemble have different attention."""
         raise UserError("an ensemble has no single attention to show: give one checkpoint")
 
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
-        """See `InferenceModel.alignment`, the mean over the models."""
+        """Return the attention (B, T, S) averaged over heads and models, see `InferenceModel.alignment`."""
         mean: Floats = np.mean([model.alignment(src, lengths, tgt_in, layer) for model in self.models], axis=0)
         return mean
 

@@ -1,7 +1,7 @@
 """The Transformer decoder's key-value cache.
 
-Keys and values of the source are stored once for each sentence. Keys and values of a row are stored time first, so that
-a step appends to the end and reads the past without a copy.
+Keys and values of the source are stored once for each sentence. Keys and values of a row are stored time-first, so that
+a step appends to the end and reads earlier positions without a copy.
 
 Letters: R rows (open hypotheses), B sentences, T positions so far, S source length, D a width, H heads.
 """
@@ -19,7 +19,7 @@ _GROWTH = 16  # positions that a buffer has left after it was enlarged
 
 @dataclass
 class LayerCache:
-    """One layer's keys and values: of the source (B, H, S, ·), and of the rows (at least T, at least R, ·)."""
+    """The keys and values of one layer: of the source (B, H, S, width), and of rows (at least T, at least R, width)."""
 
     memory_keys: Tensor
     memory_values: Tensor
@@ -28,7 +28,7 @@ class LayerCache:
 
 
 class KeyValueCache:
-    """The state of a batch of B sentences after `length` steps; at first each has one row."""
+    """The state of a batch of B sentences after `length` steps. Initially each sentence has one row."""
 
     def __init__(self, layers: list[LayerCache], memory_bias: Tensor, positions: Callable[[int, int], Tensor]) -> None:
         """`positions(start, length)` are the encodings (length, D) of positions in the target."""
@@ -40,14 +40,14 @@ class KeyValueCache:
         self._unused: dict[int, Tensor] = {}  # by width, a buffer that the next reordering can write to
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append this step's keys and values (R, ·) of a layer; returns all so far, (T + 1, R, ·). The caller counts
-        the step in `length` when all layers have appended."""
+        """Append this step's keys and values (R, width) of a layer; return all so far (T + 1, R, width). The caller
+        then counts the step in `length`."""
         cache, end, rows = self.layers[layer], self.length + 1, k.size(0)
         cache.keys, cache.values = self._appended(cache.keys, k), self._appended(cache.values, v)
         return cache.keys[:end, :rows], cache.values[:end, :rows]
 
     def reorder(self, origins: Tensor) -> None:
-        """See `InferenceState.reorder`."""
+        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
         self._reorder_layers(origins)
@@ -55,7 +55,7 @@ class KeyValueCache:
             self._keep_sentences(kept)
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """As `FixedInferenceState.reorder_fixed`."""
+        """Reorder the rows by origins (sentences · width,), see `TorchState.reorder_fixed`."""
         self._reorder_layers(origins)
         self.rows.widen(width)
 
@@ -70,7 +70,7 @@ class KeyValueCache:
             cache.memory_values = cache.memory_values.index_select(0, sentences)
 
     def _appended(self, cache: Tensor, new: Tensor) -> Tensor:
-        """A buffer with the next position's entries (R, ·)."""
+        """Return a buffer with the entries (R, width) of the next position appended."""
         rows, width = new.shape
         if self.length == cache.size(0):
             longer = cache.new_empty(self.length + _GROWTH, rows, width)
@@ -80,7 +80,7 @@ class KeyValueCache:
         return cache
 
     def _reordered(self, cache: Tensor, origins: Tensor) -> Tensor:
-        """Return the rows `origins` of a buffer, copied to the unused one: fresh memory costs more than the copy."""
+        """Copy the rows `origins` of a buffer to the unused buffer, because allocating costs more than copying."""
         rows, width = origins.numel(), cache.size(2)
         moved = self._unused.pop(width, None)
         if moved is None or moved.size(0) <= self.length or moved.size(1) < rows:

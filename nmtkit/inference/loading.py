@@ -1,4 +1,4 @@
-"""From checkpoints to inference models: the backend, the device and the number format."""
+"""Loads checkpoints as inference models: chooses the backend, the device and the number format."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,9 +19,9 @@ from nmtkit.text.tokenizer import tokenizer_differences
 def load_models(
     checkpoints: Sequence[Checkpoint], device: str = "auto", precision: str = "auto", weights: str = "auto"
 ) -> InferenceModel:
-    """Return the model of one checkpoint, or the ensemble of several, as `load_model` loads each.
+    """Load the model of one checkpoint, or an ensemble of several, each as `load_model` does.
 
-    Raises UserError where they do not have the same languages and vocabularies.
+    Raises UserError if the checkpoints have different languages or vocabularies.
     """
     first, *others = checkpoints
     for number, other in enumerate(others, 2):
@@ -38,9 +38,9 @@ def load_models(
 
 
 def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str = "auto") -> InferenceModel:
-    """Return the model of a checkpoint, for the values of `--device`, `--precision` and `--weights`.
+    """Load the model of a checkpoint, given the values of `--device`, `--precision` and `--weights`.
 
-    Raises UserError where the device or the number format cannot be used, RunError where the model does not fit into
+    Raises UserError if the device or the number format cannot be used, and RunError if the model does not fit into
     memory.
     """
     on = inference_device(device)
@@ -62,14 +62,14 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
 
 
 def _rebuilt(checkpoint: Checkpoint) -> InferenceModel:
-    """Return the model of a checkpoint that was loaded before. RunError if its file was overwritten meanwhile."""
+    """Rebuild the model of a loaded checkpoint. RunError if its file has been overwritten in the meantime."""
     if checkpoint.check_unchanged is not None:
         checkpoint.check_unchanged()
     return torch_backend(checkpoint.build_model())
 
 
 def _no_int8(config: ModelConfig) -> str:
-    """Why the compiled search, which alone computes in int8, cannot take a model, and what to do."""
+    """Explain why the compiled search, which alone supports int8, cannot run a model, and what to do."""
     if not native_build.available(NumberFormat.INT8):
         return "--precision int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler"
     unknown = unknown_options(config) if isinstance(config, TransformerConfig) else [f"the architecture {config.arch}"]

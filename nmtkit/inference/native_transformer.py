@@ -1,6 +1,6 @@
 """The compiled search (nmtkit/native) as an inference model, for CPUs. It needs no torch.
 
-Its products of few rows are faster than torch's. A row's result does not depend on the other rows, so a sentence
+Its matrix products with few rows are faster than torch's. A row's result does not depend on other rows, so a sentence
 gets the same translation in any batch.
 """
 
@@ -43,7 +43,7 @@ _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search kn
 
 
 class NativeState:
-    """A batch's encoded sentences and the key-value cache of its hypotheses, in C++."""
+    """The encoded sentences of a batch and the key-value cache of its hypotheses, in C++."""
 
     def __init__(self, state: "DecoderState", model: "NativeTransformer", longest: int) -> None:
         """`longest` is the length of the longest source, as the model reads it."""
@@ -54,11 +54,11 @@ class NativeState:
         self._model = model  # the state points into its memory
 
     def reorder(self, origins: Ints) -> None:
-        """See `InferenceState.reorder`. Raises IndexError for rows that do not exist."""
+        """Continue row `origins[i]` in row i, see `InferenceState.reorder`. IndexError for rows that do not exist."""
         native_build.native.reorder(self.state, origins)
 
     def prepare(self, rows: int) -> None:
-        """Prepare the next step, of this number of rows."""
+        """Prepare the next step, with this number of rows."""
         self.length += 1
         if self.attention is not None:
             self.attention.append(np.zeros((rows, self.longest), np.float32))
@@ -77,11 +77,11 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         number_format: NumberFormat,
         reference: Callable[[], InferenceModel],
     ) -> None:
-        """The compiled search for options that this backend `supports`.
+        """Create the compiled search for options that this backend `supports`.
 
-        `weights` have the names of the parameters of `model.transformer.Transformer`, and are copied. `reference` makes
-        an uncompiled model of the same weights, which shows the attention of all heads. It is called when that is first
-        asked for. IndexError for a missing array or one of another shape.
+        `weights` (…) are copied; their names are the parameters of `model.transformer.Transformer`. `reference` creates
+        an uncompiled model with the same weights when the attention of all heads is first needed. Raises IndexError if
+        an array is missing or has a different shape.
         """
         super().__init__(config, item_bytes=4)  # int8 needs less
         self.precision = f"{number_format.value}, {native_build.isa()}"
@@ -108,7 +108,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
 
     @staticmethod
     def implements(config: ModelConfig) -> TypeGuard[TransformerConfig]:
-        """Whether the compiled search is written for models of these options, compiled here or not.
+        """Whether the compiled search supports models with these options, even if it is not compiled here.
 
         A new option of the model, or a new value of one, is unknown until `_KNOWN` lists it.
         """
@@ -116,7 +116,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
 
     @classmethod
     def supports(cls, config: ModelConfig, number_format: NumberFormat) -> TypeGuard[TransformerConfig]:
-        """Whether the compiled search can run a model of these options in that number format on this CPU."""
+        """Whether the compiled search can run a model with these options in this number format on this CPU."""
         return native_build.available(number_format) and cls.implements(config)
 
     @cached_property
@@ -124,7 +124,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return self._make_reference()
 
     def encode(self, src: Ints, lengths: Ints) -> NativeState:
-        """See `InferenceModel.encode`. Raises IndexError for ids beyond the vocabulary and for lengths not in 1 … S."""
+        """Encode src (B, S) with lengths (B,) from 1 to S. IndexError for other lengths or unknown ids."""
         if not self.config.source_end:
             lengths = np.maximum(lengths - 1, 1)
         positions = self._source_positions.rows(0, src.shape[1])
@@ -132,7 +132,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return NativeState(encoded, self, int(lengths.max()))
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "NativeTransformer":
-        """As `InferenceModel.restricted_to`: only the logits of the shortlists are computed.
+        """Compute only the logits of the shortlist of each sentence, see `InferenceModel.restricted_to`.
 
         `start` raises IndexError for ids that are not in ascending order, never output or beyond the vocabulary.
         """
@@ -141,14 +141,14 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return restricted
 
     def start(self, memory: NativeState) -> NativeState:
-        """See `InferenceModel.start`: returns `memory`. Raises IndexError for shortlists of a different batch."""
+        """Return `memory` as the state of B rows. IndexError if the shortlists are for a different batch."""
         if self._shortlists:
             starts = np.cumsum([0, *map(len, self._shortlists)], dtype=np.int64)
             native_build.native.restrict_to(self._model, memory.state, np.concatenate(self._shortlists), starts)
         return memory
 
     def step(self, tokens: Ints, state: NativeState) -> Floats:
-        """See `InferenceModel.step`. Raises IndexError for ids and rows that do not exist."""
+        """Feed tokens (R,), and return log-probabilities (R, W). IndexError for ids or rows that do not exist."""
         if len(state.log_probs) < len(tokens):
             state.log_probs = np.empty((len(tokens), self.vocabulary_size), np.float32)
         log_probs = state.log_probs[: len(tokens)]
@@ -157,8 +157,8 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return log_probs
 
     def best_step(self, tokens: Ints, state: NativeState, count: int, excluded: tuple[int, ...]) -> tuple[Floats, Ints]:
-        """As `InferenceModel.best_step`. Faster than `step`, and with large batches in less memory, as each thread
-        has the log-probabilities of all tokens only for a block of rows."""
+        """Return the highest log-probabilities and their tokens, both (R, count). This is faster than `step`, and needs
+        less memory for large batches, because each thread has the probabilities of all tokens for one block of rows."""
         shape = len(tokens), min(count, self.vocabulary_size)
         log_probs, best = np.empty(shape, np.float32), np.empty(shape, np.int64)
         position = self._next_position(state, len(tokens))
@@ -166,11 +166,11 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return log_probs, best
 
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """See `InferenceModel.attention`, of the uncompiled model."""
+        """Return the weights of every layer and head from the uncompiled model, see `InferenceModel.attention`."""
         return self._reference.attention(src, lengths, tgt_in)
 
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
-        """See `InferenceModel.alignment`: the layers above that one are not computed."""
+        """Return attention (B, T, S) averaged over heads, without computing higher layers; see `InferenceModel`."""
         state = self.encode(src, lengths)
         attention = self.record_attention(state, self.alignment_layer(layer))
         weights = np.zeros((*tgt_in.shape, src.shape[1]), np.float32)  # 0 for an </s> that the model does not read
@@ -198,7 +198,7 @@ class _Positions:
         self._table = np.empty((0, config.d_model), np.float32) if learned is None else learned.copy()
 
     def rows(self, start: int, length: int) -> Floats:
-        """Return the encodings (length, D) of positions start, start + 1, … UserError beyond the last learned one."""
+        """Return the encodings (length, D) of positions start, start + 1, … UserError beyond learned positions."""
         end = start + length
         if end > len(self._table):
             if self._is_learned:
@@ -208,18 +208,18 @@ class _Positions:
 
 
 class NativeLinear:
-    """x·Wᵀ + b in fp32, or in int8: W and x are rounded to integers, each row of either with a scale of its own.
+    """Computes x·Wᵀ + b in fp32, or in int8 with W and x rounded to integers, each row with its own scale.
 
     A matrix of more than 2^16 columns stays in fp32.
     """
 
     def __init__(self, weight: Floats, bias: Floats | None, number_format: NumberFormat) -> None:
-        """Weight (N, K) and bias (N,) are copied."""
+        """Copy weight (N, K) and bias (N,)."""
         self.rows, self.columns = weight.shape
         self.matrix = native_build.native.matrix(weight, bias, number_format.value)
 
     def __call__(self, x: Floats) -> Floats:
-        """(…, K) to (…, N). TypeError for other columns or formats."""
+        """Map x (…, K) to (…, N). TypeError if x is not float32 or has a different number of columns."""
         if x.shape[-1] != self.columns or x.dtype != np.float32:
             raise TypeError(f"{self.columns} columns of fp32 are expected, not {x.shape} of {x.dtype}")
         y = np.empty((*x.shape[:-1], self.rows), np.float32)
@@ -228,7 +228,7 @@ class NativeLinear:
 
 
 def unknown_options(config: TransformerConfig) -> list[str]:
-    """Return the options, as flags, that the compiled search does not know, or not with this value."""
+    """Return the flags of options that the compiled search does not support, or not with this value."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     known = (name in _KNOWN and (_KNOWN[name] is _ANY or value in _KNOWN[name]) for name, value in values.items())
     return [flag(name) for name, is_known in zip(values, known, strict=True) if not is_known]

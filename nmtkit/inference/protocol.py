@@ -1,7 +1,7 @@
-"""The protocol between the search and a model: everything that `decoding` knows of one, in numpy.
+"""The protocol between the search and a model, in numpy. `decoding` uses nothing else of a model.
 
-A backend subclasses `InferenceModel`. It must give `encode`, `start`, `step` and `state_bytes`; the other methods have
-defaults in terms of these, which a backend replaces where it has a faster way.
+A backend subclasses `InferenceModel` and implements `encode`, `start`, `step` and `state_bytes`. The other methods have
+default implementations based on these, which a backend overrides where it has a faster way.
 
 Letters: B sentences, S source length, T target length, R rows (open hypotheses, in decoder order), W vocabulary.
 """
@@ -22,7 +22,7 @@ from nmtkit.wording import counted
 
 
 class InferenceState(Protocol):
-    """What a decoder remembers between two steps. Each row belongs to a sentence; a sentence's rows are adjacent."""
+    """The state of a decoder between two steps. Each row belongs to a sentence; a sentence's rows are adjacent."""
 
     def reorder(self, origins: Ints) -> None:
         """Continue row `origins[i]` in row i, for origins (R',).
@@ -33,7 +33,7 @@ class InferenceState(Protocol):
 
 @dataclass
 class AttentionWeights:
-    """The attention weights of one pass, an array for each layer; the weights of a query sum to 1."""
+    """The attention weights of one pass, with an array for each layer. The weights of a query sum to 1."""
 
     encoder: list[Floats] = field(default_factory=list)  # (B, H, S, S)
     decoder: list[Floats] = field(default_factory=list)  # (B, H, T, T)
@@ -41,7 +41,7 @@ class AttentionWeights:
 
 
 class InferenceModel(ABC):
-    """A model that can be searched."""
+    """A model that the search can use."""
 
     device: str  # that it computes on: "cpu", "cuda:0"
     vocabulary_size: int  # W, of the target
@@ -54,7 +54,7 @@ class InferenceModel(ABC):
 
     @abstractmethod
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """Encode src (B, S), whose rows have `lengths` (B,) tokens, at least 1, and then padding."""
+        """Encode src (B, S). Its rows have `lengths` (B,) tokens, at least 1, followed by padding."""
 
     @abstractmethod
     def start(self, memory: Any) -> Any:
@@ -62,34 +62,34 @@ class InferenceModel(ABC):
 
     @abstractmethod
     def step(self, tokens: Ints, state: Any) -> Floats:
-        """Feed tokens (R,) and return the log-probabilities (R, W) of the next ones, in fp32.
+        """Feed tokens (R,), and return the log-probabilities (R, W) of the next tokens, in fp32.
 
         They are -inf for `NEVER_OUTPUT`. The caller may modify them; the next step of the state overwrites them.
         """
 
     @abstractmethod
     def state_bytes(self, tokens: int) -> int:
-        """Return the bytes that a state keeps for a hypothesis of that many tokens."""
+        """Return the bytes that a state keeps for a hypothesis of `tokens` tokens."""
 
     def best_step(self, tokens: Ints, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Floats, Ints]:
-        """See `step`, but only the `count` highest log-probabilities of each row and their tokens, both (R, count),
-        highest first, without the tokens in `excluded`."""
+        """Feed tokens (R,) like `step`, but return only the `count` highest log-probabilities of each row and their
+        tokens, both (R, count), highest first, without the tokens in `excluded`."""
         log_probs = self.step(tokens, state)
         if excluded:
             log_probs[:, excluded] = -np.inf
         return top_k(log_probs, count)
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "InferenceModel":
-        """Restrict the model to one shortlist for each of B sentences: outputs contain only these ids.
+        """Restrict the outputs of the model to the ids of one shortlist for each of B sentences.
 
-        The ids are in ascending order. Probabilities are normalized over them; all others are 0.
+        The ids are in ascending order. Probabilities are normalized over these ids; all others are 0.
         """
         return _Restricted(self, shortlists)
 
     def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
         """Return the log-probability (B, T) of each token of tgt (B, T), whose rows have `tgt_lengths` (B,) tokens.
 
-        The last of them is EOS. Values beyond the end of a row have no meaning.
+        The last token of a row is EOS. Values beyond the end of a row have no meaning.
         """
         log_probs = np.zeros(tgt.shape, np.float32)
         tgt_in, state = shift_right(tgt), self.start(self.encode(src, lengths))
@@ -142,20 +142,20 @@ class InferenceModel(ABC):
 
 @dataclass
 class _RestrictedState:
-    """The state of a model, the tokens forbidden in each sentence (B, W), and the sentence of each row (R,)."""
+    """The state of a model, with the tokens forbidden in each sentence (B, W) and the sentence of each row (R,)."""
 
     state: InferenceState
     forbidden: Bools
     sentence_of_row: Ints
 
     def reorder(self, origins: Ints) -> None:
-        """See `InferenceState.reorder`."""
+        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
         self.state.reorder(origins)
         self.sentence_of_row = self.sentence_of_row[origins]
 
 
 class _Restricted(InferenceModel):
-    """A model restricted to shortlists by masking after each step: the reference for faster implementations."""
+    """Restricts a model to shortlists by masking after each step. It is the reference for faster implementations."""
 
     def __init__(self, model: InferenceModel, shortlists: Sequence[Ids]) -> None:
         self.model, self.shortlists = model, shortlists
@@ -163,25 +163,25 @@ class _Restricted(InferenceModel):
         self.longest_sequence = model.longest_sequence
 
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """See `InferenceModel.encode`."""
+        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`."""
         return self.model.encode(src, lengths)
 
     def start(self, memory: Any) -> _RestrictedState:
-        """See `InferenceModel.start`."""
+        """Return the state of B rows before their first token, see `InferenceModel.start`."""
         forbidden = np.ones((len(self.shortlists), self.vocabulary_size), np.bool_)
         for row, ids in zip(forbidden, self.shortlists, strict=True):
             row[ids] = False
         return _RestrictedState(self.model.start(memory), forbidden, np.arange(len(self.shortlists)))
 
     def step(self, tokens: Ints, state: _RestrictedState) -> Floats:
-        """See `InferenceModel.step`."""
+        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
         log_probs = self.model.step(tokens, state.state)
         log_probs[state.forbidden[state.sentence_of_row]] = -np.inf
         log_probs -= log_sum_exp(log_probs, 1)[:, None]
         return log_probs
 
     def state_bytes(self, tokens: int) -> int:
-        """As `InferenceModel.state_bytes`."""
+        """Return the bytes that a state keeps for a hypothesis, see `InferenceModel.state_bytes`."""
         return self.model.state_bytes(tokens)
 
 
@@ -189,7 +189,7 @@ _NO_ATTENTION = "this kind of model has no attention to show: omit --alignment a
 
 
 def log_sum_exp(x: Floats, axis: int) -> Floats:
-    """Return the log of the sum of exponentials of x (…) along an axis, which is removed."""
+    """Compute the log-sum-exp of x (…) along an axis, which is removed."""
     peak = x.max(axis, keepdims=True)
     peak[peak == -np.inf] = 0.0
     with np.errstate(divide="ignore"):  # the log of 0 is -inf
@@ -199,5 +199,5 @@ def log_sum_exp(x: Floats, axis: int) -> Floats:
 
 
 def shift_right(tgt: Ints) -> Ints:
-    """Return the decoder's input (B, T) for outputs (B, T): BOS first, without the last token."""
+    """Return the decoder's input (B, T) for outputs (B, T), which begins with BOS and omits the last token."""
     return np.concatenate([np.full_like(tgt[:, :1], BOS), tgt[:, :-1]], 1)

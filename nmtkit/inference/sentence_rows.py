@@ -1,7 +1,7 @@
 """The rows of a batch during a search, and the sentence of each.
 
-A row is an open hypothesis. Each belongs to a sentence, and the rows of a sentence are adjacent; their number may
-change from step to step. So what belongs to a source is stored once for each sentence.
+A row is an open hypothesis. Each row belongs to a sentence, and the rows of a sentence are adjacent. Their number may
+change at each step, so data about the source is stored once for each sentence.
 
 Letters: R rows, B sentences.
 """
@@ -13,7 +13,7 @@ FILLED = 0.75  #: share of sentences that still have rows, above which compactin
 
 
 class SentenceRows:
-    """The rows of `sentences` sentences, at first one for each."""
+    """The rows of `sentences` sentences, initially one for each."""
 
     def __init__(self, sentences: int, device: torch.device) -> None:
         self.sentences = sentences
@@ -38,14 +38,14 @@ class SentenceRows:
         return origins.numel() == rows and torch.equal(origins, torch.arange(rows, device=origins.device))
 
     def widen(self, width: int) -> None:
-        """Give every sentence `width` rows, as `FixedInferenceState.reorder_fixed` does."""
+        """Give every sentence `width` rows, as `TorchState.reorder_fixed` does."""
         if self._widest != width or self._slots is not None:
             sentences = torch.arange(self.sentences, device=self._sentence_of_row.device)
             self._sentence_of_row = sentences.repeat_interleave(width, output_size=self.sentences * width)
             self._widest, self._slots = width, None
 
     def reorder(self, origins: Tensor) -> Tensor | None:
-        """See `InferenceState.reorder`. Returns the numbers of the sentences to keep; None to keep all of them."""
+        """Reorder like `InferenceState.reorder`. Returns the numbers of the sentences to keep; None to keep all."""
         self._sentence_of_row = self._sentence_of_row[origins]
         present, numbers, counts = torch.unique_consecutive(
             self._sentence_of_row, return_inverse=True, return_counts=True

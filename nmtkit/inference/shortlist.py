@@ -1,4 +1,4 @@
-"""The lexical shortlist of a model: for each source piece, the target pieces that translate it most probably.
+"""The lexical shortlist of a model, with the most probable translations of each source piece.
 
 With it, the translation of a sentence contains only the translations of its pieces and the most frequent pieces of the
 target language, so the search computes few logits (Jean et al. 2015, §3.3). `docs/how-to/export.md` describes the
@@ -31,7 +31,7 @@ Ids = NDArray[np.int32]
 class Shortlist:
     """The tokens that a translation may contain, given the tokens of its source.
 
-    UNK and EOS are always among them, PAD and BOS never.
+    UNK and EOS are always included, PAD and BOS never.
     """
 
     checksum: bytes | None = None  #: of the file that it was read from
@@ -39,15 +39,15 @@ class Shortlist:
     def __init__(self, offsets: Ints, translations: Ids, frequent: Ids, size: int, vocabularies: bytes) -> None:
         """The translations of source piece i are `translations[offsets[i] : offsets[i + 1]]`.
 
-        `frequent` ids are in the list of every sentence. All ids are below `size`, that of the target vocabulary;
-        `vocabularies` is the `fingerprint` of both.
+        `frequent` ids are in the list of every sentence. All ids are below `size`, the size of the target vocabulary;
+        `vocabularies` is the `fingerprint` of both vocabularies.
         """
         self.offsets, self.translations, self.frequent = offsets, translations, frequent
         self.size, self.vocabularies = size, vocabularies
         self._rows = np.split(translations, offsets[1:-1])
 
     def tokens(self, source: Iterable[int], required: Iterable[int] = ()) -> Ids:
-        """Return the ids that the translation of a sentence may contain, `required` ones included, in ascending order.
+        """Return the ids that the translation of a sentence may contain, including `required` ids, in ascending order.
 
         The ids depend only on this sentence.
         """
@@ -67,7 +67,7 @@ class Shortlist:
 
     @classmethod
     def read(cls, path: Path, source: Vocabulary, target: Vocabulary) -> "Shortlist":
-        """Read a shortlist. Raises UserError if it is missing or damaged, or belongs to other vocabularies."""
+        """Read a shortlist. Raises UserError if it is missing or damaged, or belongs to different vocabularies."""
         check_readable(path)
         if not is_regular_file(path):  # a device may be endless
             raise UserError(f"{path} is not a regular file: use a shortlist of nmt-export")
@@ -100,7 +100,7 @@ class Shortlist:
 
 
 def fingerprint(source: Vocabulary, target: Vocabulary) -> bytes:
-    """A checksum of both vocabularies, to which the ids of a shortlist belong."""
+    """Return a checksum of both vocabularies, to which the ids of a shortlist belong."""
     digest = hashlib.sha256(struct.pack("<QQ", len(source), len(target)))
     for vocabulary in (source, target):
         digest.update(vocabulary.to_bytes())

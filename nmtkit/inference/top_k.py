@@ -1,4 +1,4 @@
-"""The k highest of each row, by the compiled search where it is compiled."""
+"""Finds the k highest values of each row, in compiled code if it is available."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from nmtkit.machine.threads import thread_count
 def top_k(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the k highest of each row of scores (R, W) and their columns, both (R, k), highest first; all W if k > W.
 
-    Where nmtkit's search is compiled, the first of equal scores comes first.
+    In compiled code, the first of equal scores comes first.
     """
     if native_build.native is None:
         return _portable_top_k(scores, k)

@@ -1,4 +1,4 @@
-"""Models of torch in the protocol of the search: the only place where arrays become tensors, and tensors arrays."""
+"""Adapts torch models to the protocol of the search. Only this module converts between arrays and tensors."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class TorchBackendState:
 
     @torch.inference_mode()
     def reorder(self, origins: Ints) -> None:
-        """See `InferenceState.reorder`."""
+        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
         self.state.reorder(_tensor(origins, self._device))
 
 
@@ -34,48 +34,48 @@ class TorchBackend(InferenceModel):
 
     @torch.inference_mode()
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """See `InferenceModel.encode`."""
+        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`."""
         return self.model.encode(self._tensor(src), self._tensor(lengths))
 
     @torch.inference_mode()
     def start(self, memory: Any) -> TorchBackendState:
-        """See `InferenceModel.start`."""
+        """Return the state of B rows before their first token, see `InferenceModel.start`."""
         return TorchBackendState(self.model.start(memory), self.model.device)
 
     @torch.inference_mode()
     def step(self, tokens: Ints, state: TorchBackendState) -> Floats:
-        """See `InferenceModel.step`."""
+        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
         return _array(self.model.step(self._tensor(tokens), state.state))
 
     @torch.inference_mode()
     def best_step(
         self, tokens: Ints, state: TorchBackendState, count: int, excluded: tuple[int, ...]
     ) -> tuple[Floats, Ints]:
-        """As `InferenceModel.best_step`. A GPU copies only the best to the host."""
+        """Return the highest log-probabilities and their tokens, both (R, count). Only these leave a GPU."""
         if self.model.device.type != "cuda":
             return super().best_step(tokens, state, count, excluded)
         log_probs, columns = self.model.best_step(self._tensor(tokens), state.state, count, excluded)
         return _array(log_probs), columns.cpu().numpy()
 
     def state_bytes(self, tokens: int) -> int:
-        """As `InferenceModel.state_bytes`."""
+        """Return the bytes that a state keeps for a hypothesis, see `InferenceModel.state_bytes`."""
         return self.model.state_bytes(tokens)
 
     @torch.inference_mode()
     def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
-        """See `InferenceModel.score`."""
+        """Return the log-probability (B, T) of each token of tgt (B, T), see `InferenceModel.score`."""
         return _array(self.model.score(*map(self._tensor, (src, lengths, tgt, tgt_lengths))))
 
     @torch.inference_mode()
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """See `InferenceModel.attention`. Raises UserError for a model without attention."""
+        """Return the weights of every layer and head, see `InferenceModel.attention`. UserError without attention."""
         self.alignment_layer(None)
         weights = self.model.attention(*map(self._tensor, (src, lengths, tgt_in)))
         return AttentionWeights(**{kind: [_array(layer) for layer in layers] for kind, layers in vars(weights).items()})
 
     @torch.inference_mode()
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
-        """See `InferenceModel.alignment`."""
+        """Return the attention (B, T, S) averaged over heads, see `InferenceModel.alignment`."""
         number = self.alignment_layer(layer)
         sources, targets = (self._tensor(src), self._tensor(lengths)), self._tensor(tgt_in)
         return _array(self.model.alignment(*sources, targets, number))
@@ -85,7 +85,7 @@ class TorchBackend(InferenceModel):
 
 
 def fixed_model(model: InferenceModel) -> FixedModel:
-    """Return the tensors' side of a backend of torch, or of an ensemble of them."""
+    """Return the model in tensors behind a torch backend, or behind an ensemble of torch backends."""
     if isinstance(model, Ensemble):
         return FixedEnsemble([fixed_model(each) for each in model.models])
     assert isinstance(model, TorchBackend)

@@ -23,7 +23,7 @@ class ConvolutionalState:
         self.rows = SentenceRows(memory.keys.size(0), memory.keys.device)
 
     def reorder(self, origins: Tensor) -> None:
-        """See `InferenceState.reorder`."""
+        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
         self._reorder_inputs(origins)
@@ -32,7 +32,7 @@ class ConvolutionalState:
             self.memory = ConvolutionalMemory(memory.keys[kept], memory.values[kept], memory.mask[kept])
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """As `FixedInferenceState.reorder_fixed`."""
+        """Reorder the rows by origins (sentences · width,), see `TorchState.reorder_fixed`."""
         self._reorder_inputs(origins)
         self.rows.widen(width)
 
@@ -41,7 +41,7 @@ class ConvolutionalState:
 
 
 class TorchConvolutional(TorchInference):
-    """See `TorchInference`, with normalized weights computed once: a step convolves the last k inputs of each layer."""
+    """Searches with the convolutional model. A step convolves the last k inputs of each layer with plain weights."""
 
     model: Convolutional
 
@@ -51,14 +51,14 @@ class TorchConvolutional(TorchInference):
         self.attention_layers = len(model.decoder)
 
     def start(self, memory: ConvolutionalMemory) -> ConvolutionalState:
-        """See `InferenceModel.start`: zeros before the first position."""
+        """Return the state of B rows, with zeros before the first position; see `InferenceModel.start`."""
         rows, layers = memory.keys.size(0), cast(Iterable[ConvolutionalDecoderLayer], self.model.decoder)
         return ConvolutionalState(
             memory, [memory.keys.new_zeros(rows, layer.convolution.direction.size(1), layer.reach) for layer in layers]
         )
 
     def logits(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
-        """See `TorchInference.logits`."""
+        """Feed tokens (R,), and return the next logits (R, W), see `TorchInference.logits`."""
         model = self.model
         target = model.embed(tokens, model.target_embedding, model.target_positions(state.length, 1))  # (R, E)
         x, embedded = model.decoder_in(target), state.rows.by_sentence(target)
@@ -72,13 +72,13 @@ class TorchConvolutional(TorchInference):
         return model.project(model.decoder_out(x))
 
     def state_bytes(self, tokens: int) -> int:
-        """As `InferenceModel.state_bytes`: the inputs of each layer, whatever the number of tokens."""
+        """Return the bytes of the inputs of each layer, which do not depend on `tokens`."""
         numbers = sum((shape.kernel - 1) * shape.inputs for shape in self.model.config.decoder_layers)
         return numbers * self.model.output_matrix.element_size()
 
 
 def _with_plain_weights(model: Convolutional) -> Convolutional:
-    """A copy of a model without weight normalization, which shares all other parameters with it."""
+    """Copy a model without weight normalization. The copy shares all other parameters with the model."""
     plain = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     for module in plain.modules():
         if isinstance(module, WeightNorm):

@@ -1,6 +1,6 @@
-"""Models that torch searches, in tensors: the parts that do not depend on the architecture.
+"""The parts of inference with torch that do not depend on the architecture, in tensors.
 
-`torch_backend` connects them to the search. Letters as in `protocol`.
+`torch_backend` connects them to the search. The letters of shapes are those of `protocol`.
 """
 
 import functools
@@ -23,19 +23,19 @@ _SCORED = 1024  # positions that are projected to the vocabulary together: more 
 
 
 class TorchState(Protocol):
-    """What a decoder remembers between two steps: see `InferenceState`."""
+    """The state of a decoder between two steps, see `InferenceState`."""
 
     def reorder(self, origins: Tensor) -> None:
-        """See `InferenceState.reorder`."""
+        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """See `reorder`, without waiting for the GPU: every sentence has `width` rows afterwards, for origins
-        (sentences · width,)."""
+        """Reorder like `reorder`, by origins (sentences · width,), without waiting for the GPU. Every sentence then has
+        `width` rows."""
 
 
 @dataclass
 class TorchAttention:
-    """See `AttentionWeights`, in tensors."""
+    """The attention weights of one pass, like `AttentionWeights`, in tensors."""
 
     encoder: list[Tensor] = field(default_factory=list)
     decoder: list[Tensor] = field(default_factory=list)
@@ -43,7 +43,7 @@ class TorchAttention:
 
 
 class FixedModel(ABC):
-    """The interface that `fixed_search` needs: `InferenceModel` with tensors on one device.
+    """The interface that `fixed_search` needs, like `InferenceModel`, but with tensors on one device.
 
     Methods of this module's classes run under `torch.inference_mode`.
     """
@@ -53,24 +53,24 @@ class FixedModel(ABC):
 
     @abstractmethod
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """See `InferenceModel.encode`."""
+        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`."""
 
     @abstractmethod
     def start(self, memory: Any) -> Any:
-        """See `InferenceModel.start`: a `TorchState`."""
+        """Return the `TorchState` of B rows before their first token, see `InferenceModel.start`."""
 
     def start_fixed(self, memory: Any, sentences: int, width: int) -> Any:
-        """Return the `TorchState` of that many sentences with `width` rows each, before their first token."""
+        """Return the `TorchState` of `sentences` sentences with `width` rows each, before their first token."""
         state: TorchState = self.start(memory)
         state.reorder_fixed(torch.arange(sentences, device=self.device).repeat_interleave(width), width)
         return state
 
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """See `InferenceModel.step`."""
+        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
 
     def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """As `InferenceModel.best_step`."""
+        """Return the highest log-probabilities and their tokens, both (R, count), see `InferenceModel.best_step`."""
         log_probs = self.step(tokens, state)
         if excluded:
             log_probs.index_fill_(1, columns_of(excluded, log_probs.device), -torch.inf)
@@ -89,24 +89,24 @@ class TorchInference(FixedModel):
         self.vocabulary_size = matrix.size(0)
 
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """See `InferenceModel.encode`."""
+        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`."""
         return self.model.encode(src, lengths)
 
     @abstractmethod
     def state_bytes(self, tokens: int) -> int:
-        """As `InferenceModel.state_bytes`."""
+        """Return the bytes that a state keeps for a hypothesis, see `InferenceModel.state_bytes`."""
 
     @abstractmethod
     def logits(self, tokens: Tensor, state: Any) -> Tensor:
-        """Feed tokens (R,) and return the logits (R, W) of the next ones, -inf for `NEVER_OUTPUT`. The caller may
+        """Feed tokens (R,), and return the logits (R, W) of the next ones, -inf for `NEVER_OUTPUT`. The caller may
         modify them."""
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """See `InferenceModel.step`."""
+        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
         return log_softmax(self.logits(tokens, state))
 
     def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """As `InferenceModel.best_step`. On a GPU, all but the best logits stay in the model's precision."""
+        """Return the highest log-probabilities and their tokens, both (R, count). On a GPU, only these are in fp32."""
         if self.device.type != "cuda":
             return super().best_step(tokens, state, count, excluded)
         logits = self.logits(tokens, state)
@@ -117,7 +117,7 @@ class TorchInference(FixedModel):
         return best.float() - normalizer, columns
 
     def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
-        """See `InferenceModel.score`, in one pass over all positions."""
+        """Return the log-probability (B, T) of each token of tgt (B, T), computed in one pass over all positions."""
         log_probs = torch.zeros(tgt.shape, dtype=torch.float32, device=tgt.device)
         tgt_in, size = shift_right(tgt), max(1, _SCORED // tgt.size(1))
         for start in range(0, len(tgt), size):
@@ -130,13 +130,13 @@ class TorchInference(FixedModel):
         return log_probs
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> TorchAttention:
-        """See `InferenceModel.attention`, for a model that attends only from the decoder to the source."""
+        """Return the attention weights of a model that attends only from the decoder to the source."""
         weights = TorchAttention()
         self.model.decode(tgt_in, self.encode(src, lengths), weights.cross)
         return weights
 
     def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int) -> Tensor:
-        """See `InferenceModel.alignment`, of the decoder layer with that index, from 0."""
+        """Return the attention (B, T, S) of the decoder layer with this index, from 0, averaged over heads."""
         return self.attention(src, lengths, tgt_in).cross[layer].float().mean(1)
 
 
@@ -156,24 +156,24 @@ class _EnsembleState:
 
 
 class FixedEnsemble(FixedModel):
-    """See `Ensemble`, for `fixed_search`."""
+    """An ensemble of models for `fixed_search`, like `Ensemble`."""
 
     def __init__(self, models: Sequence[FixedModel]) -> None:
-        """At least one model; all have the same vocabularies and device."""
+        """There must be at least one model; all must have the same vocabularies and device."""
         self.models, self.device = models, models[0].device
         limits = [model.longest_sequence for model in models if model.longest_sequence is not None]
         self.longest_sequence = min(limits, default=None)
 
     def encode(self, src: Tensor, lengths: Tensor) -> list[Any]:
-        """See `InferenceModel.encode`, of each model."""
+        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`, of each model."""
         return [model.encode(src, lengths) for model in self.models]
 
     def start(self, memory: list[Any]) -> _EnsembleState:
-        """See `InferenceModel.start`."""
+        """Return the state of B rows before their first token, see `InferenceModel.start`."""
         return _EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
 
     def step(self, tokens: Tensor, state: _EnsembleState) -> Tensor:
-        """See `InferenceModel.step`."""
+        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
         return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
 
 
@@ -183,7 +183,7 @@ def _mean(log_probs: list[Tensor]) -> Tensor:
 
 @functools.lru_cache(maxsize=8)
 def columns_of(tokens: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the ids of tokens (n,) on a device, cached, because the host waits for each copy to a GPU."""
+    """Return a tensor (n,) of token ids on a device. It is cached, because the host waits for each copy to a GPU."""
     return torch.tensor(tokens, device=device)
 
 
@@ -193,9 +193,9 @@ def shift_right(tgt: Tensor) -> Tensor:
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """The log of the sum of exponentials (R, 1) in fp32, of logits (R, W) in any precision, without a copy in fp32.
+    """Compute the log-sum-exp (R, 1) in fp32 of logits (R, W) in any precision, without a copy in fp32.
 
-    Without nmtkit's kernel, the terms are rounded like the logits, and added up in fp32: their error is far below that
+    Without nmtkit's kernel, the terms are rounded like the logits and added in fp32. Their error is far below the error
     of the logits.
     """
     if (kernel := loss_kernel_on(logits.device)) is not None:
@@ -205,8 +205,8 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """log softmax of logits (R, W) in fp32, written over them if they are fp32 already: for a large vocabulary, fresh
-    memory takes longer than the softmax."""
+    """Compute the log-softmax (R, W) of logits (R, W) in fp32. Logits in fp32 are overwritten, because for a large
+    vocabulary allocating memory takes longer than the softmax."""
     if logits.dtype != torch.float32 or logits.requires_grad:
         return logits.log_softmax(-1, torch.float32)
     return torch.log_softmax(logits, -1, out=logits)

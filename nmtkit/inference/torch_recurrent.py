@@ -23,7 +23,7 @@ class RecurrentState:
         self.layers: list[LstmState] = [(zeros, zeros)] * layers
 
     def reorder(self, origins: Tensor) -> None:
-        """See `InferenceState.reorder`."""
+        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
         self._reorder_layers(origins)
@@ -32,7 +32,7 @@ class RecurrentState:
             self.keys = self.keys[kept]
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """As `FixedInferenceState.reorder_fixed`."""
+        """Reorder the rows by origins (sentences · width,), see `TorchState.reorder_fixed`."""
         self._reorder_layers(origins)
         self.rows.widen(width)
 
@@ -41,17 +41,17 @@ class RecurrentState:
 
 
 class TorchRecurrent(TorchInference):
-    """See `TorchInference`: a step continues each LSTM from its last state."""
+    """Searches with the recurrent model. A step continues each LSTM from its last state."""
 
     model: Recurrent
     attention_layers = 1
 
     def start(self, memory: RecurrentMemory) -> RecurrentState:
-        """See `InferenceModel.start`."""
+        """Return the state of B rows before their first token, see `InferenceModel.start`."""
         return RecurrentState(memory, self.model.attention.keys(memory.values), len(self.model.decoder))
 
     def logits(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        """See `TorchInference.logits`."""
+        """Feed tokens (R,), and return the next logits (R, W), see `TorchInference.logits`."""
         model = self.model
         bottom, *others = cast(Iterable[RecurrentLayer], model.decoder)
         x, state.layers[0] = bottom(model.target_embedding(tokens).unsqueeze(1), None, state.layers[0])  # (R, 1, H)
@@ -62,5 +62,5 @@ class TorchRecurrent(TorchInference):
         return model.project(x.squeeze(1))
 
     def state_bytes(self, tokens: int) -> int:
-        """As `InferenceModel.state_bytes`: h and c of each layer, whatever the number of tokens."""
+        """Return the bytes of h and c of each layer, which do not depend on `tokens`."""
         return 2 * len(self.model.decoder) * self.model.config.d_model * self.model.output_matrix.element_size()

@@ -1,4 +1,4 @@
-"""The k highest of each row of a tensor, for GPUs."""
+"""Finds the k highest values of each row of a tensor, for GPUs."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ _SMALL = 1 << 15  # scores up to which `topk` is fastest; it may order equal one
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest of each row of scores (R, W) and their columns, both (R, k), highest first; all W if k > W."""
+    """Return the k highest of each row of scores (R, W) and their columns, both (R, k), highest first; W if k > W."""
     if scores.numel() <= _SMALL or scores.size(1) // _GROUP < 4 * k:
         values, columns = scores.topk(min(k, scores.size(1)))
         return values, columns
@@ -16,9 +16,9 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _grouped_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As `top_k`, in two stages: the k highest are in the k groups with the highest maxima.
+    """Find the k highest in two stages, because they are in the k groups with the highest maxima.
 
-    `topk` passes over its rows several times; here it sees a sixteenth of them.
+    `topk` passes over its rows several times; in this way it reads only a sixteenth of them.
     """
     width = scores.size(1)
     groups = width // _GROUP

@@ -1,4 +1,4 @@
-"""The Transformer searched by torch: on any device, and the reference for the other backends.
+"""Inference of the Transformer with torch, on any device. It is the reference for the other backends.
 
 Letters: R rows, B sentences, T positions so far, S source length, D d_model, H heads, K d_k, V d_v.
 """
@@ -22,7 +22,7 @@ _FEW = 448  # multiplications for which a matrix product pays in `attend_once`
 
 
 class TorchTransformer(TransformerSizes, TorchInference):
-    """See `TorchInference`, with a key-value cache."""
+    """Searches with a Transformer, using a key-value cache."""
 
     model: Transformer
 
@@ -31,8 +31,8 @@ class TorchTransformer(TransformerSizes, TorchInference):
         TransformerSizes.__init__(self, model.config, model.output_matrix.element_size())
 
     def encode(self, src: Tensor, lengths: Tensor) -> Memory:
-        """See `InferenceModel.encode`. A CPU encodes a few sentences at a time, with hardly any padding if they are
-        sorted by length."""
+        """Encode src (B, S) with lengths (B,). A CPU encodes a few sentences at a time, with hardly any padding if they
+        are sorted by length."""
         if src.device.type != "cpu":
             return self.model.encode(src, lengths)
         mask = torch.zeros(src.shape, dtype=torch.bool)
@@ -43,7 +43,7 @@ class TorchTransformer(TransformerSizes, TorchInference):
         return Memory(values, mask)
 
     def start(self, memory: Memory) -> KeyValueCache:
-        """See `InferenceModel.start`: the source's keys and values, and no positions yet."""
+        """Return the state of B rows, with keys and values of the source, and no positions yet."""
         layers = []
         for layer in cast(list[DecoderLayer], self.model.decoder):
             k, v = layer.cross_attention.keys_and_values(memory.values)
@@ -54,7 +54,7 @@ class TorchTransformer(TransformerSizes, TorchInference):
         return KeyValueCache(layers, bias, self.model.target_positions)
 
     def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
-        """See `TorchInference.logits`."""
+        """Feed tokens (R,), and return the next logits (R, W), see `TorchInference.logits`."""
         model = self.model
         x = model.inputs(model.target_embedding(tokens), state.positions(state.length, 1))
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
@@ -63,21 +63,21 @@ class TorchTransformer(TransformerSizes, TorchInference):
         return model.project(model.decoder_norm(x))
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> TorchAttention:
-        """See `InferenceModel.attention`."""
+        """Return the attention weights of every layer and head, see `InferenceModel.attention`."""
         weights = TorchAttention()
         memory = self.model.encode(src, lengths, weights.encoder)
         self.model.decode(tgt_in, memory, weights.decoder, weights.cross)
         return weights
 
     def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int) -> Tensor:
-        """See `TorchInference.alignment`."""
+        """Return the attention (B, T, S) averaged over heads, see `TorchInference.alignment`."""
         layers: list[Tensor] = []
         self.model.decode(tgt_in, self.encode(src, lengths), record_cross=layers)
         return layers[layer].float().mean(1)
 
 
 def _parts(lengths: list[int]) -> Iterator[tuple[slice, int]]:
-    """Successive sentences of about `_ENCODED` tokens in all, and the length of the longest of them."""
+    """Yield slices of consecutive sentences with about `_ENCODED` tokens, and the longest length in each."""
     start = 0
     while start < len(lengths):
         end, longest = start, 0
@@ -89,7 +89,7 @@ def _parts(lengths: list[int]) -> Iterator[tuple[slice, int]]:
 
 
 def layer_step(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int) -> Tensor:
-    """Run one position of every row through the layer with this index: x (R, D) to (R, D)."""
+    """Run one position x (R, D) of every row through the layer with this index, and return (R, D)."""
     x = layer.around_self_attention(x, lambda y: _self_attention(layer, y, cache, number))
     x = layer.around_cross_attention(x, lambda y: _cross_attention(layer, y, cache, number))
     x = layer.around_feed_forward(x, layer.feed_forward)
@@ -97,7 +97,7 @@ def layer_step(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int
 
 
 def _self_attention(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int) -> Tensor:
-    """x (R, D): each row attends to its own positions so far."""
+    """Let each row of x (R, D) attend to its own positions so far, and return (R, D)."""
     attention = layer.self_attention
     q, k, v = attention.qkv(x).split(attention.widths, dim=-1)
     k, v = cache.append(number, k, v)
@@ -108,8 +108,8 @@ def _self_attention(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number
 
 
 def _cross_attention(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int) -> Tensor:
-    """x (R, D): the rows of a sentence query its source together, as if they were a sequence, so that the source's
-    keys and values are never repeated."""
+    """Let the rows of x (R, D) attend to their sources, and return (R, D). The rows of a sentence query its source
+    together, as if they were a sequence, so that the source's keys and values are never repeated."""
     attention, source = layer.cross_attention, cache.layers[number]
     q = cache.rows.by_sentence(attention.q(x))
     heads = attend_together(q, source.memory_keys, source.memory_values, cache.memory_bias)
@@ -118,9 +118,9 @@ def _cross_attention(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, numbe
 
 
 def attend_once(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Attention with one query a row: q (R, H·K), k (T, R, H·K), v (T, R, H·V): (R, H·V).
+    """Compute attention (R, H·V) with one query per row: q (R, H·K), k (T, R, H·K), v (T, R, H·V).
 
-    On a CPU, many small matrix products are slower than multiplying and adding up, until the rows are long.
+    On a CPU, many small matrix products are slower than elementwise products and sums, unless the rows are long.
     """
     T, R = k.shape[:2]
     if q.is_cuda:
@@ -136,7 +136,7 @@ def attend_once(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def attend_together(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Attention of n queries a sentence to its source: q (B, n, H·K), k (B, H, S, K), v (B, H, S, V): (B, n, H·V).
+    """Compute attention (B, n, H·V) of n queries per sentence: q (B, n, H·K), k (B, H, S, K), v (B, H, S, V).
 
     `bias` (B, H, 1, S) is added to the scores: 0 for source tokens, -inf for padding.
     """

@@ -1,18 +1,18 @@
-"""What a search must know of a Transformer, whatever computes it."""
+"""The sizes of a Transformer that a search needs, for every backend."""
 
 from nmtkit.model.config import TransformerConfig
 
 
 class TransformerSizes:
-    """The sizes that `InferenceModel` and `FixedModel` declare, of a Transformer."""
+    """The sizes of a Transformer that `InferenceModel` and `FixedModel` declare."""
 
     def __init__(self, config: TransformerConfig, item_bytes: int) -> None:
-        """`item_bytes` is the size of a number in the key-value cache."""
+        """`item_bytes` is the size of a number in the key-value cache, in bytes."""
         self.config = config
         self.longest_sequence = config.max_positions - 1 if config.positions == "learned" else None
         self.attention_layers = config.decoder_layers
         self._token_bytes = config.decoder_layers * config.heads * (config.key_size + config.value_size) * item_bytes
 
     def state_bytes(self, tokens: int) -> int:
-        """As `InferenceModel.state_bytes`: the keys and values of each token in each layer."""
+        """Return the bytes of the keys and values of `tokens` tokens in all layers."""
         return tokens * self._token_bytes

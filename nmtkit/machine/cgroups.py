@@ -1,4 +1,4 @@
-"""The control groups of this process (Linux cgroups), with which containers and batch systems limit it."""
+"""The control groups (Linux cgroups) with which containers and batch systems limit this process."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _ROOT = Path("/")
 def folders(controller: str, root: Path = _ROOT) -> Iterator[tuple[int, Path]]:
     """Yield each folder of a controller, such as `memory`, that may limit this process, with its version, 1 or 2.
 
-    These are the folders of its groups and of their parents. Not every folder exists, since a container sees only some.
+    These are the folders of its groups and of their parents. Some may not exist, because a container sees only a few.
     """
     groups = root / "proc/self/cgroup"
     for line in groups.read_text().splitlines() if groups.exists() else ():

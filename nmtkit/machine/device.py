@@ -1,4 +1,4 @@
-"""The device and the number format of an inference: a CPU needs no torch to be found."""
+"""Chooses the device and the number format of inference, without torch for a CPU."""
 
 import ctypes
 import sys
@@ -41,8 +41,8 @@ def gpu_count() -> int:
 
 
 def inference_precision(name: str, device: str) -> NumberFormat:
-    """Return the number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
-    multiplies that natively. UserError for formats that the device does not have."""
+    """Return the number format that `--precision` means on a device. `auto` is fp32 on a CPU, and on a GPU bf16 if the
+    GPU supports it natively. Raises UserError for formats that the device does not support."""
     if name == "auto" and is_cpu(device):
         return NumberFormat.FP32
     if name == "auto":

@@ -8,7 +8,7 @@ class HostCopy:
     """An asynchronous copy of numbers that a device computes."""
 
     def __init__(self, numbers: Tensor) -> None:
-        """Copy numbers (n,) once they are computed, without waiting for a GPU."""
+        """Start copying numbers (n,) when they are computed, without waiting for a GPU."""
         self._numbers = numbers.to("cpu", non_blocking=True)  # in pinned memory
         self._copied = torch.cuda.Event() if numbers.is_cuda else None  # type: ignore[no-untyped-call]
         if self._copied is not None:

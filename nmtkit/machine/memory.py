@@ -38,7 +38,7 @@ _FILES = {
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error means that a device is out of memory, and that a smaller computation may succeed.
+    """Whether an error means that a device is out of memory, so that a smaller computation may succeed.
 
     This excludes lack of memory in a communication library, which leaves its connections unusable.
     """
@@ -51,7 +51,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def out_of_memory(device: "torch.device | str") -> str:
-    """Return the beginning of an error, which names the share of a GPU that other processes use, if it is large."""
+    """Return the beginning of an error message, with the memory that other processes use on a GPU if it is large."""
     if is_on_gpu(str(device)):
         import torch
 
@@ -64,7 +64,7 @@ def out_of_memory(device: "torch.device | str") -> str:
 
 
 def free_memory(device: "torch.device | str") -> float:
-    """Free bytes of a GPU, or of main memory, which is divided among the processes of this machine."""
+    """Return the free bytes of a GPU, or this process's share of the free main memory."""
     if is_on_gpu(str(device)):
         import torch
 
@@ -80,7 +80,7 @@ def free_memory(device: "torch.device | str") -> float:
 
 
 def unused_memory(device: str) -> int:
-    """Bytes of a GPU that torch has reserved but does not use."""
+    """Return the bytes of a GPU that torch has reserved but does not use."""
     import torch
 
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -119,9 +119,9 @@ def keep_freed_memory() -> None:
 
 
 def limit_kernel_caches() -> None:
-    """Limit the number of kernels that torch caches for bf16 products on a CPU. Settings of the user win.
+    """Limit the number of kernels that torch caches for bf16 products on a CPU. The user's settings take precedence.
 
-    Call it before the first product; later, it has no effect. oneDNN compiles a kernel for each shape, and the shapes
+    Call this before the first product; later it has no effect. oneDNN compiles a kernel for each shape, and the shapes
     of sentences rarely repeat (docs/how-to/training-speed.md). oneDNN and torch's interface to it each have a cache.
     """
     if "DNNL_PRIMITIVE_CACHE_CAPACITY" not in os.environ:

@@ -1,4 +1,4 @@
-"""The device of `--device`, and the number format of `--precision`.
+"""Resolves `--device` to a torch device, and `--precision` to a number format.
 
 A number format has a name for options and messages, and a torch dtype for computations.
 """
@@ -45,14 +45,14 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype with this name; `auto` is bf16 if `device` multiplies it natively, otherwise fp32."""
+    """Return the dtype with this name; `auto` is bf16 if `device` supports it natively, otherwise fp32."""
     if name == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
     return dtype_of(NumberFormat(name))
 
 
 def dtype_of(number_format: NumberFormat) -> torch.dtype:
-    """Return the dtype of a number format that torch has."""
+    """Return the dtype of a number format that torch supports."""
     return _DTYPES[number_format]
 
 
@@ -62,9 +62,9 @@ def precision_name(dtype: torch.dtype) -> str:
 
 
 def has_slow_bf16(device: torch.device) -> bool:
-    """Whether `device` is a CPU without instructions for bf16 products, which are then far slower than in fp32.
+    """Whether `device` is a CPU without bf16 instructions, on which bf16 products are far slower than fp32.
 
-    False if torch cannot tell.
+    Returns False if torch cannot tell.
     """
     return device.type == "cpu" and _can_tell() and not _multiplies_bf16(device)
 
@@ -83,9 +83,9 @@ def product_dtype(x: Tensor) -> torch.dtype:
 def prepare_gpu() -> None:
     """Configure torch for translation models on GPUs, before the first tensor is on one.
 
-    * No cuDNN attention: it builds a graph for each new shape, which takes about 45 ms, and shapes rarely repeat.
-    * No TF32: fp32 means fp32. cuDNN would use TF32 for convolutions and recurrent layers.
-    * Expandable memory segments, which fragment less when shapes vary; a setting of the user wins.
+    * No cuDNN attention, because it builds a graph for each new shape in about 45 ms, and shapes rarely repeat.
+    * No TF32, so that fp32 means fp32. By default, cuDNN uses TF32 for convolutions and recurrent layers.
+    * Expandable memory segments, which fragment less when shapes vary. The user's setting takes precedence.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.allow_tf32 = False

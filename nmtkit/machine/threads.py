@@ -15,13 +15,13 @@ _threads: int | None = None  #: of this process, once they are set
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use, at least 1. A cluster or a container may limit them."""
+    """Return the number of CPU cores that this process may use, at least 1. A cluster or container may limit it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([cores, *cpu_limits()])))
 
 
 def set_threads(threads: int | None) -> None:
-    """Set the CPU threads of this process; by default torch's number, but at most its share of the available cores.
+    """Set the CPU threads of this process. The default is torch's number, at most this process's share of the cores.
 
     torch does not know the limit of a container, above which its threads would wait for each other.
     """
@@ -35,7 +35,7 @@ def set_threads(threads: int | None) -> None:
 
 
 def thread_count() -> int:
-    """Return the CPU threads of this process."""
+    """Return the number of CPU threads of this process."""
     if _threads is None:
         torch = _torch()
         return int(torch.get_num_threads()) if torch else _default()
@@ -43,14 +43,14 @@ def thread_count() -> int:
 
 
 def apply_to_torch() -> None:
-    """Give torch the number of threads that was set, if any: torch may be imported later."""
+    """Apply the number of threads to torch, if one was set, because torch may be imported after `set_threads`."""
     torch = _torch()
     if torch and _threads is not None and torch.get_num_threads() != _threads:
         torch.set_num_threads(_threads)
 
 
 def physical_cores() -> int:
-    """Return the cores of this process, each counted once if it runs several threads at the same time."""
+    """Return the number of physical cores of this process, counting cores with several hardware threads once."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     siblings = set()
@@ -64,11 +64,11 @@ def physical_cores() -> int:
 
 @cache
 def _default() -> int:
-    """Return the threads that torch has by default: those that the environment asks for, or one for each core."""
+    """Return torch's default number of threads, from the environment or one for each core."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     return int(first) if first.isdecimal() and int(first) > 0 else physical_cores()
 
 
 def _torch() -> Any:
-    """Torch, if this process has imported it."""
+    """Return torch if this process has imported it, else None."""
     return sys.modules.get("torch")

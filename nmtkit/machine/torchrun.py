@@ -1,4 +1,4 @@
-"""The place of this process in a run, from the environment variables of torchrun."""
+"""The rank of this process in a run, from the environment variables of torchrun."""
 
 import os
 from typing import NamedTuple
@@ -33,7 +33,7 @@ def place_of_process() -> Place:
 
 
 def place_or_alone() -> Place:
-    """Read the place of this process; alone if variables are malformed. For code that does not start a run."""
+    """Read the place of this process; alone if variables are malformed. Use this in code that does not start a run."""
     try:
         return place_of_process()
     except UserError:

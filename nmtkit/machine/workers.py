@@ -30,7 +30,7 @@ _SAFE_PATH = "PYTHONSAFEPATH"  # if set, Python does not import from the current
 
 @dataclass
 class _Call:
-    """A call of `map` and its unread results, values or errors by task number."""
+    """A call of `map`, and its unread results by task number, each a value or an error."""
 
     function: Callable[[Any], Any]
     results: dict[int, tuple[Any, Exception | None]] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class WorkerPool:
             raise
 
     def _wait(self) -> None:
-        """Wait until a worker has finished a task, of any call, and keep the results for their calls."""
+        """Wait until a worker has finished a task of any call, and keep the result for its call."""
         from multiprocessing.connection import Connection, wait
 
         self._check_open()
@@ -160,7 +160,7 @@ class WorkerPool:
     def _end_after(self, error: BaseException, connection: "Connection") -> None:
         """End all workers after an error in a message. Raises RunError if the other side has died.
 
-        A signal handler may raise anything there, such as TimeoutError, and leave a part of a message in the pipe.
+        A signal handler may raise any error there, such as TimeoutError, and leave part of a message in the pipe.
         """
         process = self._processes[connection]
         may_have_died = isinstance(error, EOFError | ConnectionError) or type(error) is OSError
@@ -182,7 +182,7 @@ class WorkerPool:
 def import_nothing_from_current_folder() -> None:
     """Prevent Python processes that start from now on from importing modules in the current folder.
 
-    It may be the folder of a model, whose code must not run. Before Python 3.11, this is impossible: raises UserError
+    It may be the folder of a model, whose code must not run. Before Python 3.11 this is impossible, so raises UserError
     if the folder contains a module that would be imported.
     """
     if sys.version_info < (3, 11):
@@ -195,7 +195,7 @@ def import_nothing_from_current_folder() -> None:
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """Start processes within this context that import nothing from the current folder and block SIGINT: Ctrl-C reaches
+    """Start processes within this context that import nothing from the current folder and block SIGINT. Ctrl-C reaches
     every process, but only the parent reacts."""
     before = os.environ.get(_SAFE_PATH)
     import_nothing_from_current_folder()

@@ -90,7 +90,7 @@ class FilesConfig(Config):
 
     @property
     def shard_bytes(self) -> int | None:
-        """--shard-size in bytes; None without the option. Raises UserError if it is malformed."""
+        """The value of --shard-size in bytes; None without the option. Raises UserError if it is malformed."""
         if self.shard_size is None:
             return None
         size = _SIZE.fullmatch(self.shard_size)

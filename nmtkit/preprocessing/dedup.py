@@ -27,9 +27,9 @@ def _normal_character(character: str) -> str:
 
 
 def normal_form(line: str) -> str:
-    """Normalize a line: lower case and NFKC, digits as 0, without punctuation and spaces. Symbols stay: C# is not C.
+    """Normalize a line: NFKC, lowercase, digits as 0, no punctuation and spaces. Symbols stay, so C# is not C.
 
-    A line that consists only of these is only stripped of the spaces around it.
+    If nothing would remain, only the spaces around the line are removed.
     """
     folded = unicodedata.normalize("NFKC", line).casefold()
     return "".join(map(_normal_character, folded)) or line.strip()
@@ -41,7 +41,7 @@ def hash_text(text: bytes) -> bytes:
 
 
 def hash_pairs(source: Block, target: Block, cleaning: CleaningConfig) -> bytes:
-    """Hash each pair of a block by the sides that --dedup compares, in their normal form with --dedup-normalized."""
+    """Hash the sides that --dedup compares for each pair of a block. --dedup-normalized normalizes them first."""
     sides = {"pair": (source, target), "source": (source,), "target": (target,)}[cleaning.dedup]
     columns = [_lines(side, cleaning.dedup_normalized) for side in sides]
     return b"".join(hash_text(b"\n".join(row)) for row in zip(*columns, strict=True))
@@ -52,7 +52,7 @@ def _lines(side: Block, normalized: bool) -> Iterator[bytes] | list[bytes]:
 
 
 def mark_duplicates(hashes: Path, marks: Marks) -> None:
-    """Mark each pair with the same hash as an earlier one, in `marks` (pairs,).
+    """Mark each pair with the same hash as an earlier pair in `marks` (pairs,).
 
     Pairs that already have a mark are ignored, so the first kept pair remains. The hashes are partitioned by their
     leading bits, so that the distinct hashes of a partition fit into memory; the file is read once per partition.
@@ -70,9 +70,9 @@ def mark_duplicates(hashes: Path, marks: Marks) -> None:
 def _first_positions(
     values: NDArray[np.uint64], marks: Marks, partition: int, bits: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Mark the duplicates within each chunk of hashes; yield the ascending positions (n,) of the others.
+    """Mark the duplicates within each chunk of hashes, and yield the ascending positions (n,) of the others.
 
-    Only kept pairs of the partition count, whose hash has the partition's number as its leading `bits`.
+    Only kept pairs of the partition count. Their hashes have the partition's number as leading `bits`.
     """
     for start in range(0, len(values), HASHES_PER_CHUNK):
         chunk = np.asarray(values[start : start + HASHES_PER_CHUNK])

@@ -29,7 +29,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodedSide:
-    """One side of an encoded block: its concatenated tokens, and the length of each sentence, with EOS."""
+    """One side of an encoded block: its concatenated tokens, and the lengths of its sentences with EOS."""
 
     tokens: Tokens
     lengths: Lengths
@@ -52,7 +52,7 @@ class EncodedBlock:
 
 @dataclass
 class CorpusCounts:
-    """Counts of a corpus. `tokens`, EOS included, and `unknown` count the tokens of kept pairs by side."""
+    """Counts of a corpus. `tokens` (including EOS) and `unknown` count the tokens of kept pairs by side."""
 
     prefix: str
     marks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1 + len(REASONS), np.int64))  #: pairs by mark

@@ -73,7 +73,7 @@ def _select_lines(block: Block, selected: NDArray[np.bool_]) -> bytes:
 
 
 def _may_lack_tokens(sources: Sequence[str], targets: Sequence[str], marks: Marks) -> NDArray[np.bool_]:
-    """Find dropped pairs that may have a side without tokens, since it has no letters or digits."""
+    """Find dropped pairs that may have a side without tokens, because it has no letters or digits."""
     suspects = np.zeros(len(marks), np.bool_)
     for place in np.flatnonzero((marks != KEPT) & (marks != EMPTY)).tolist():
         suspects[place] = not all(any(map(str.isalnum, line)) for line in (sources[place], targets[place]))
@@ -102,7 +102,7 @@ def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Exam
 
 
 def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> tuple[Tokens, Lengths]:
-    """Select the kept sentences: their concatenated tokens and their lengths."""
+    """Select the kept sentences, and return their concatenated tokens and lengths."""
     return (tokens, lengths) if kept.all() else (tokens[np.repeat(kept, lengths)], lengths[kept])
 
 

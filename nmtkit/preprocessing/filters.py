@@ -41,7 +41,7 @@ def _is_letter(character: str) -> bool:
 
 
 def script_share(scripts: Sequence[str], option: str) -> Callable[[str], float]:
-    """Return a function for the share of these scripts among a text's letters with one script; 1 without such letters.
+    """Return a function that computes the share of these scripts in a text's letters; 1 if no letter has a script.
 
     Raises UserError if a script is not in Unicode.
     """
@@ -123,7 +123,7 @@ def enabled_filters(
 
 @dataclass(frozen=True)
 class PairMarker:
-    """Marks a pair with the first filter that drops it. Can be pickled: workers create filters at their first pair."""
+    """Marks a pair with the first filter that drops it. It can be pickled, as workers create filters on first use."""
 
     config: CleaningConfig
     languages: tuple[str, str]

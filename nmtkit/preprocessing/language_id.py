@@ -1,6 +1,6 @@
-"""Language identification by a fastText model, such as lid.176.ftz (https://fasttext.cc/docs/en/language-identification).
+"""Identifies languages with a fastText model such as lid.176.ftz (https://fasttext.cc/docs/en/language-identification).
 
-The package fasttext-predict runs it; each worker has its own copy of the model.
+The package fasttext-predict runs the model; each worker has its own copy.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Provides the tokenizers: learned from the training text, or reused."""
+"""Provides the tokenizers, either learned from the training text or reused."""
 
 import functools
 import random
@@ -50,9 +50,9 @@ class HasTokenizers(Protocol):
 def reuse_tokenizers(
     config: VocabularyConfig, languages: tuple[str, str], given: HasTokenizers | None = None
 ) -> Tokenizers:
-    """Take the tokenizers from `--spm-model`, from `given` or from the dataset of `--vocab-from`; add --user-symbol.
+    """Take the tokenizers from --spm-model, `given` or the dataset of --vocab-from, and add each --user-symbol.
 
-    Raises UserError if they do not fit the other options.
+    Raises UserError if the tokenizers do not fit the other options.
     """
     if config.vocab_from is not None:
         reused = _fitting(given or Dataset.open(config.vocab_from), config, languages)
@@ -93,7 +93,7 @@ def learn_tokenizers(
 ) -> Tokenizers:
     """Learn tokenizers from the training pairs that no filter drops.
 
-    `scan` is the result of the first pass; `marks` is the file with the mark of each pair, if they have marks.
+    `scan` is the result of the first pass. `marks` is the file with the mark of each pair, or None without marks.
     """
     if config.tokenizer == SPACE:
         counts = [scan.words[0] + scan.words[1]] if config.joined_vocab else scan.words
@@ -119,7 +119,7 @@ def read_learned(config: VocabularyConfig, folder: Path, languages: tuple[str, s
 
 
 def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:
-    """Make a vocabulary of user symbols and the most frequent words, by decreasing count, then by code points.
+    """Create a vocabulary from user symbols and the most frequent words, by decreasing count, then by code points.
 
     Raises UserError if no word occurs --min-count times.
     """

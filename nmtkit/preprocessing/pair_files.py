@@ -1,4 +1,4 @@
-"""Files of sentence pairs, TSV and TMX, which are divided into one text for each side."""
+"""Divides files of sentence pairs (TSV and TMX) into one text for each side."""
 
 import os
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ _CODE = ("bpt", "ept", "it", "ph", "ut")  # inline elements of TMX that contain 
 
 
 def pair_format(name: str) -> str | None:
-    """Return the format of a file of pairs by its ending, ".tsv" or ".tmx"; None for the prefix of two texts."""
+    """Return the format of a file of pairs, ".tsv" or ".tmx", from its name; None for the prefix of two texts."""
     path = PurePath(name)
     suffix = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
     return suffix.lower() if suffix.lower() in (".tsv", ".tmx") else None
 
 
 def divide(path: Path, languages: tuple[str, str], folder: Path) -> tuple[Path, Path]:
-    """Write the sides of a file of pairs to `folder`, with the file's time of modification.
+    """Write the sides of a file of pairs to `folder`, with the file's modification time.
 
     Raises UserError for a malformed file, and for TMX without a unit of both languages.
     """
@@ -75,7 +75,7 @@ def _tmx_pairs(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
 
 
 class _Units:
-    """Collects the pairs of TMX from the events of a parser."""
+    """Collects the pairs of a TMX file from the events of a parser."""
 
     def __init__(self, languages: tuple[str, str]) -> None:
         self._languages = [short_code(language) for language in languages]
@@ -86,7 +86,7 @@ class _Units:
         self._in_segment = False
 
     def take(self) -> list[Pair]:
-        """Return the pairs since the last call."""
+        """Return the pairs that were found since the last call."""
         pairs, self.pairs = self.pairs, []
         return pairs
 

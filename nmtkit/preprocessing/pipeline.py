@@ -46,12 +46,12 @@ _SEGMENTED_SHARE = 0.05  # of lines have subword markers: more than raw text con
 def preprocess(
     files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, given: HasTokenizers | None = None
 ) -> Dataset:
-    """Make the dataset `files.destdir` from raw text, and open it.
+    """Create the dataset `files.destdir` from raw text, and open it.
 
-    `given` is the checkpoint of `vocabulary.vocab_from`, if that is a checkpoint: opening one needs torch. The text is
-    read once to validate, count and filter it, once to sample sentences for SentencePiece training, and once to encode
-    it. With --shard-size, a killed run is resumed. Raises UserError for invalid text, and RunError if writing fails or
-    if the text changes meanwhile.
+    `given` is the checkpoint of `vocabulary.vocab_from`, if that is a checkpoint: opening one needs torch. The text
+    is read once to validate, count and filter it, once to sample sentences for SentencePiece training, and once to
+    encode it. With --shard-size, a killed run is resumed. Raises UserError for invalid text, and RunError if writing
+    fails or if the text changes in the meantime.
     """
     divided = files.destdir.parent / f".{files.destdir.name}.pairs"
     try:
@@ -67,7 +67,7 @@ def _preprocess(
     given: HasTokenizers | None,
     divided: Path,
 ) -> Dataset:
-    """Make the dataset. The sides of TSV and TMX files are written to the folder `divided`."""
+    """Create the dataset. The sides of TSV and TMX files are written to the folder `divided`."""
     corpora = {
         name: [_find_corpus(prefix, files, divided / f"{name}{number}") for number, prefix in enumerate(prefixes)]
         for name, prefixes in files.splits.items()
@@ -121,7 +121,7 @@ def _first_pass(
     folder: Path,
     pool: WorkerPool,
 ) -> tuple[Tokenizers, dict[str, int]]:
-    """Scan the text, and create and write the tokenizers; return them, and the number of pairs in each split."""
+    """Scan the text, and create and write the tokenizers. Returns them and the number of pairs in each split."""
     scans = _scan(corpora, Scanner(vocabulary.counts_words, marker), folder, pool)
     if (reused[0].kind if reused else vocabulary.tokenizer) != SPACE:
         _warn_if_segmented(scans, files.languages)
@@ -188,7 +188,7 @@ def _find_corpus(prefix: str, files: FilesConfig, folder: Path) -> Corpus:
 
 
 def _check_tag(tag: str, vocabulary: VocabularyConfig, reused: Tokenizers | None) -> None:
-    """Raise UserError, before the text is read, for a tag that will not be one piece of the vocabulary."""
+    """Raise UserError before the text is read if a tag will not be one piece of the vocabulary."""
     if reused is not None:
         check_tag_apart(tag, reused[0])
     elif tag and tag not in vocabulary.user_symbol:
@@ -210,7 +210,7 @@ def _scan(corpora: Mapping[str, Sequence[Corpus]], scanner: Scanner, folder: Pat
 
 
 def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, folder: Path, pool: WorkerPool) -> Scan:
-    """Scan the training text, and write the mark of each pair, duplicates included, to `MARKS_FILE`."""
+    """Scan the training text, and write the mark of each pair, including duplicates, to `MARKS_FILE`."""
     marks, hashes = folder / MARKS_FILE, folder / HASHES_FILE
     with marks.open("wb") as marks_file, hashes.open("wb") as hashes_file:
         result = scan(TRAIN, corpora, pool, scanner, MarkFiles(marks_file, hashes_file))
@@ -225,7 +225,7 @@ def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, fol
 
 
 def _warn_if_segmented(scans: dict[str, Scan], languages: tuple[str, str]) -> None:
-    """Warn if the text looks segmented, since SentencePiece would segment it again."""
+    """Warn if the text looks segmented, because SentencePiece would segment it again."""
     for name, found in scans.items():
         for side, segmented in zip(side_names(languages), found.segmented, strict=True):
             if segmented > _SEGMENTED_SHARE * found.pairs:

@@ -40,13 +40,13 @@ class SavedProgress:
     files: dict[str, FileRecord] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Name the complete shards, for messages."""
+        """Describe the complete shards, for messages."""
         encoded = {split.name: len(split.shards) for split in self.splits}
         shards = ", ".join(f"{counted(number, 'shard')} of {name}" for name, number in encoded.items())
         return shards or "the first pass"
 
     def split(self, name: str, prefixes: Iterable[str]) -> EncodedSplit:
-        """Return the split of this name, as far as it is encoded. `prefixes` are the file prefixes of its corpora."""
+        """Return the split of this name as far as it is encoded. `prefixes` are the file prefixes of its corpora."""
         for split in self.splits:
             if split.name == name:
                 return split
@@ -76,7 +76,7 @@ class SavedProgress:
     def load(cls, folder: Path, task: str) -> "SavedProgress | None":
         """Read the progress in a folder, but not its other files.
 
-        Returns None if there is none, and with a warning if it is damaged or belongs to a different task.
+        Returns None if there is none. If it is damaged or belongs to a different task, warns and returns None.
         """
         try:
             fields = json.loads((folder / PROGRESS_FILE).read_bytes())

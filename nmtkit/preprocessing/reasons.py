@@ -1,4 +1,4 @@
-"""Marks of pairs: why nmt-preprocess drops each, as the position of the reason in `config.REASONS`, from 1."""
+"""Marks of pairs. A mark is the position, from 1, in `config.REASONS` of the reason why a pair is dropped."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ EMPTY, DUPLICATE, TOO_LONG, RATIO = (MARKS[reason] for reason in ("empty", "dupl
 
 
 def count_marks(marks: Marks) -> NDArray[np.int64]:
-    """Count the pairs with each mark: (1 + reasons,), first the number of kept pairs."""
+    """Count the pairs with each mark (1 + reasons,). The first count is the number of kept pairs."""
     return np.bincount(marks, minlength=1 + len(REASONS))
 
 
@@ -26,12 +26,12 @@ def by_reason(counts: NDArray[np.int64]) -> dict[str, int]:
 
 
 def format_dropped(dropped: Mapping[str, int]) -> str:
-    """Format the numbers of dropped pairs for a message: 3 duplicate, 1 empty."""
+    """Format the numbers of dropped pairs for a message, such as "3 duplicate, 1 empty"."""
     return ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
 
 
 def all_dropped_message(split: str, dropped: Mapping[str, int]) -> str:
-    """Return the error message for a split in which no pair is kept."""
+    """Create the error message for a split in which no pair is kept."""
     causes = [flag(option) for reason, options in REASONS.items() if dropped.get(reason) for option in options]
     remedy = f"relax {' or '.join(causes)}" if causes else "use different text"
     return f"every sentence pair of {split} was dropped ({format_dropped(dropped)}): {remedy}"

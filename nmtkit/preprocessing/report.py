@@ -37,7 +37,7 @@ Rows = Sequence[Sequence[object]]
 
 
 def corpus_row(corpus: CorpusCounts, languages: tuple[str, str]) -> dict[str, object]:
-    """Return the counts of a corpus by name: pairs, kept and dropped ones, tokens and unknown tokens of each side."""
+    """Return the counts of a corpus by name: pairs, kept and dropped pairs, tokens and unknown tokens of each side."""
     tokens, unknown = corpus.tokens.tolist(), corpus.unknown.tolist()
     return {
         "corpus": corpus.prefix,
@@ -60,7 +60,7 @@ def write_report(path: Path, dataset: Dataset, encoded: EncodedSplit) -> None:
 
 
 def render_report(dataset: Dataset, encoded: EncodedSplit) -> str:
-    """Render the page as HTML, complete in one file, without scripts."""
+    """Render the page as self-contained HTML without scripts."""
     languages = side_names(dataset.languages)
     split = dataset.split(encoded.name)
     sides = [
@@ -158,5 +158,5 @@ def _table(columns: Sequence[str], rows: Rows, kind: str = "") -> str:
 
 
 def _text(value: object) -> str:
-    """Escape a value for HTML, control characters included."""
+    """Escape a value for HTML, including control characters."""
     return escape(escaped(format_value(value)))

@@ -25,7 +25,7 @@ Words = Counter[str]
 
 
 class Corpus(NamedTuple):
-    """A parallel text: its prefix, as given, and its two files."""
+    """A parallel text, with its prefix as given and its two files."""
 
     prefix: str
     source: Path
@@ -122,7 +122,7 @@ def scan(
 ) -> Scan:
     """Read a split once, and write the marks and hashes of its pairs to `files`.
 
-    Raises UserError if the sides have different numbers of lines, if a line is not UTF-8, or without any sentence pair.
+    Raises UserError if the sides have different numbers of lines, a line is not UTF-8, or there is no sentence pair.
     """
     has_text, words, segmented = False, (Words(), Words()), (0, 0)
     marked = np.zeros(1 + len(REASONS), np.int64)
@@ -148,7 +148,7 @@ _USABLE = [KEPT, EMPTY, DUPLICATE]
 
 
 def is_usable(marks: Marks) -> NDArray[np.bool_]:
-    """Select the pairs that a vocabulary is learned from, duplicates included: (pairs,)."""
+    """Select (pairs,) the pairs that a vocabulary is learned from, including duplicates."""
     return np.isin(marks, _USABLE)
 
 

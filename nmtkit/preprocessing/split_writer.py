@@ -79,7 +79,7 @@ class SplitWriter:
         self._split.add(block)
 
     def _fitting(self, bounds: list[NDArray[np.int64]], begin: int) -> int:
-        """Find the end of the sentence pairs from `begin` on that fit into the shard, by token offsets `bounds`.
+        """Find the end of the sentence pairs from `begin` on that fit into the shard, given token offsets `bounds`.
 
         Raises UserError if a single pair does not fit into an empty shard.
         """
@@ -95,7 +95,7 @@ class SplitWriter:
         return max(begin, end)
 
     def _bytes_of_pair(self, bounds: list[NDArray[np.int64]], pair: int) -> int:
-        """Bytes of the largest file of a shard that contains only this pair."""
+        """Return the bytes of the largest file of a shard that contains only this pair."""
         tokens = (
             int(bound[pair + 1] - bound[pair]) * token_type(size).itemsize
             for (_, size), bound in zip(self._sides, bounds, strict=True)

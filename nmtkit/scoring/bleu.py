@@ -28,11 +28,11 @@ class _FloatScores:
 
 
 class Bleu(_FloatScores, BLEU):
-    """sacreBLEU's BLEU."""
+    """sacreBLEU's BLEU, with scores as float."""
 
 
 class Chrf(_FloatScores, CHRF):
-    """sacreBLEU's chrF."""
+    """sacreBLEU's chrF, with scores as float."""
 
 
 Metric = BLEU | CHRF
@@ -68,7 +68,7 @@ class Score:
 
     @property
     def estimate(self) -> str:
-        """Format the mean with its 95 % confidence interval; empty without one."""
+        """Format the mean with its 95 % confidence interval, or "" without one."""
         return "" if self.mean is None else f"{self.mean:.2f} ± {self.interval:.2f}"
 
 
@@ -119,7 +119,7 @@ def sacrebleu_metric(tokenize: str) -> BLEU:
 
 
 def moses_metric(language: str, split_compounds: bool = False, plain_quotes: bool = False) -> BLEU:
-    """Create BLEU of detokenized text as in Moses: multi-bleu.perl after tokenizer.perl.
+    """Create the BLEU that Moses computes from detokenized text, with tokenizer.perl and multi-bleu.perl.
 
     `plain_quotes` unifies double quotes before the tokenization; `split_compounds` splits at hyphens after it, on both
     sides. `language` is one of moses.LANGUAGES. The signature is sacreBLEU's, with a name for the tokenization.
@@ -147,7 +147,7 @@ class _MosesTokenizer(BaseTokenizer):
 def score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]], resamples: int = 1) -> Score:
     """Score detokenized text against one or more references, each with the same number of lines.
 
-    With more than one of `resamples`, bootstrap resampling estimates the confidence interval.
+    If `resamples` is more than 1, bootstrap resampling estimates the confidence interval.
     """
     result = metric.corpus_score(hypotheses, references, n_bootstrap=resamples)
     signature = str(metric.get_signature())
@@ -187,7 +187,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], resampl
 
 
 def warn_of_subwords(name: str, lines: Sequence[str]) -> None:
-    """Warn if a text contains subwords, since scores count words."""
+    """Warn if a text contains subwords, because scores count words."""
     if marked := count_segmented(lines):
         logger.warning(
             "subword marks (@@ or ▁) in %d of %s of %s: scores count words, so join the subwords first",

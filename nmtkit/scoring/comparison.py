@@ -1,6 +1,6 @@
 """Scores one or more systems, with confidence intervals and a significance test.
 
-All come from sacreBLEU, by bootstrap resampling (Koehn 2004), with one exception: if a system's score equals the
+sacreBLEU computes them by bootstrap resampling (Koehn 2004), with one exception: if a system's score equals the
 baseline's, its p-value is 1, because sacreBLEU does not count resampled differences that equal the observed one.
 """
 
@@ -39,13 +39,13 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """The name of the metric with its tokenization: `BLEU 13a`."""
+        """The name of the metric with its tokenization, such as `BLEU 13a`."""
         name, *fields = self.signature.split("|")
         return " ".join([name, *(field.removeprefix("tok:") for field in fields if field.startswith("tok:"))])
 
 
 def read_texts(translations: Sequence[Path], references: Sequence[Path]) -> tuple[Texts, Texts]:
-    """Read the lines of the translations, or of stdin without any, and of the references.
+    """Read the lines of the translations (of stdin if none is given) and of the references.
 
     Raises UserError if a file is given twice, if two files differ in their number of lines, or if they are empty.
     """
@@ -78,7 +78,7 @@ def _read(path: Path) -> tuple[str, list[str]]:
 def compare(
     systems: Texts, references: Texts, config: ScoreConfig, significance: SignificanceConfig
 ) -> list[Comparison]:
-    """Score each system by all metrics that papers use for the language.
+    """Score each system with all metrics that papers use for the language.
 
     With --paired-bs, the first system is the baseline of the others. Raises UserError for a test of a single system,
     and for a malformed SACREBLEU_SEED.
@@ -99,7 +99,7 @@ def compare(
 
 
 def _scores(metric: Metric, systems: Texts, references: Texts, config: SignificanceConfig) -> list[Score]:
-    """Compute the score of each system by one metric."""
+    """Compute the score of each system with one metric."""
     expected = list(references.values())
     if not config.paired_bs:
         resamples = _RESAMPLES if config.confidence else 1
@@ -114,7 +114,7 @@ def _scores(metric: Metric, systems: Texts, references: Texts, config: Significa
 
 
 def as_table(comparisons: Iterable[Comparison]) -> Table:
-    """Format a table for a terminal: a row for each metric and system, without empty columns."""
+    """Format a table for a terminal, with a row for each metric and system, and without empty columns."""
     rows = [
         (
             "" if number else comparison.metric,
@@ -133,7 +133,7 @@ def as_table(comparisons: Iterable[Comparison]) -> Table:
 
 
 def as_lines(comparisons: Iterable[Comparison], rows: bool = True) -> list[str]:
-    """Format two lines for each metric; with `rows`, then a line for each of several systems."""
+    """Format two lines for each metric and, with `rows`, a line for each of several systems."""
     lines = []
     for comparison in comparisons:
         one, *others = comparison.scores.values()

@@ -1,7 +1,7 @@
 """The tokenization of Moses's tokenizer.perl, the basis of published BLEU scores of WMT.
 
-Letters, numbers and spaces are Unicode classes, as in Perl. Escapes (&apos; for ') are omitted: each stands for one
-character and changes no count.
+Letters, numbers and spaces are Unicode classes, as in Perl. Escapes (&apos; for ') are omitted, because each stands for
+one character and does not change counts.
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def tokenize(line: str, language: str) -> str:
 
 
 def plain_quotes(line: str) -> str:
-    """Replace all double quotes by ", as in the reference of Tensor2Tensor (its issue 317 on GitHub)."""
+    """Replace all double quotes with ", as in the reference of Tensor2Tensor (its issue 317 on GitHub)."""
     return line.translate(_QUOTES)
 
 

@@ -74,7 +74,7 @@ class Service:
         self._downloads = Downloads()
 
     def use(self, source: Tokenizer, languages: Languages, identity: dict[str, str]) -> None:
-        """Answer for a model with this tokenizer and these languages; /health and the metrics show its `identity`."""
+        """Serve a model with this tokenizer and these languages. /health and the metrics show its `identity`."""
         self._source, self._languages, self._identity = source, languages, identity
         self._metrics.model.info(identity)
 
@@ -98,7 +98,7 @@ class Service:
         return app
 
     def _middleware(self, is_loopback: bool) -> list[Middleware]:
-        """Create the middleware, outermost first: it also records requests that are rejected."""
+        """Create the middleware, outermost first, so that rejected requests are recorded too."""
         config = self._config
         found = [Middleware(RequestRecorder, metrics=self._metrics, paths=PATHS, access_log=config.access_log)]
         if is_loopback:
@@ -115,7 +115,7 @@ class Service:
         return Response(self._page, media_type="text/html", headers=_PAGE_HEADERS)
 
     async def health(self, request: Request) -> Response:
-        """Answer whether requests are translated."""
+        """Answer whether the server translates requests."""
         alive = self._batcher.alive
         status = HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE
         source, target = self._languages
@@ -235,7 +235,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def _drop(request: Request, error: Exception) -> Response:
-    """Create an answer only for the metrics, since the client has disconnected."""
+    """Create a response for the metrics only, because the client has disconnected."""
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 

@@ -63,7 +63,7 @@ class ServeConfig(Config):
 
     @property
     def max_body(self) -> int:
-        """Maximum bytes of a body: JSON needs up to 12 per character, and the other fields need room."""
+        """The maximum bytes of a body. JSON needs up to 12 per character, and the other fields need room."""
         return 12 * self.max_request_chars + (1 << 16)
 
 

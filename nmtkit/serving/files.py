@@ -26,9 +26,9 @@ _MAX_BYTES = 1 << 26  # of all files that wait
 
 
 def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> tuple[str, Documents]:
-    """Read a file by the ending of its name, to be translated to `language`: its name without folders, and its text.
+    """Parse a file by its extension for translation to `language`. Returns its name without folders, and its text.
 
-    Raises HTTPException: 400 for a damaged file or an unsupported ending, 413 if it is too large.
+    Raises HTTPException: 400 for a damaged file or an unsupported extension, 413 if it is too large.
     """
     path = PurePath(name.replace("\\", "/"))
     format = format_of(path) or path.suffix.lower().removeprefix(".")
@@ -44,7 +44,7 @@ def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> 
 
 
 async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes]:
-    """Yield the name and content of the file of a form. Raises HTTPException 400 or 415."""
+    """Return the name and content of the file in a form. Raises HTTPException 400 or 415."""
     if not headers.get("content-type", "").startswith("multipart/form-data"):
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form (multipart/form-data) with a file")
 
@@ -66,7 +66,7 @@ async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes]:
 
 @dataclass
 class Downloads:
-    """Translated files that wait for their download, in memory: for ten minutes, unless newer ones need the space."""
+    """Keeps translated files in memory for download, for ten minutes unless newer files need the space."""
 
     _files: "OrderedDict[str, tuple[float, bytes]]" = field(default_factory=OrderedDict)
 
@@ -79,7 +79,7 @@ class Downloads:
         return path
 
     def get(self, path: str) -> bytes | None:
-        """Return the file at a path; None if there is none any more."""
+        """Return the file at a path; None if it no longer exists."""
         for old in [old for old, (added, _) in self._files.items() if time.monotonic() - added > _SECONDS]:
             del self._files[old]
         return self._files[path][1] if path in self._files else None

@@ -1,4 +1,4 @@
-"""Requests and answers of POST /translate in the form of LibreTranslate's API.
+"""Requests and responses of POST /translate in the form of LibreTranslate's API.
 
 Its other endpoints and its form-encoded requests are not supported. Source: https://docs.libretranslate.com/api/
 """
@@ -23,7 +23,7 @@ Languages = tuple[str, str]  # of the model: source and target
 class LibreTranslateRequest:
     """Texts of one or more lines, and the number of alternatives for each.
 
-    `is_list` is whether `q` was a list; `detected` is the source language if the request asks to detect it.
+    `is_list` is whether `q` was a list. `detected` is the source language if the request asks to detect it.
     """
 
     texts: tuple[tuple[str, ...], ...]
@@ -41,7 +41,7 @@ class LibreTranslateRequest:
         return replace(config, nbest=1 + self.alternatives)
 
     def answer(self, translations: Sequence[Translation], source: Tokenizer) -> dict[str, Any]:
-        """Create the answer as JSON values from the translations of `lines`."""
+        """Create the response as JSON values from the translations of `lines`."""
         remaining = iter(translations)
         versions = [_versions(list(islice(remaining, len(text)))) for text in self.texts]
         values = self.with_detected([best for best, *_ in versions])
@@ -50,7 +50,7 @@ class LibreTranslateRequest:
         return values
 
     def with_detected(self, texts: list[str]) -> dict[str, Any]:
-        """Create the answer with translated texts, without alternatives."""
+        """Create the response with translated texts, without alternatives."""
         values: dict[str, Any] = {"translatedText": self._one_or_all(texts)}
         if self.detected is not None:
             detected = {"language": self.detected, "confidence": 100}
@@ -107,7 +107,7 @@ def _check_word(values: dict[str, Any], name: str, accepted: Sequence[str], reas
 
 
 def languages_answer(languages: Languages) -> list[dict[str, Any]]:
-    """Create the answer to GET /languages: each language, with its target languages."""
+    """Create the response to GET /languages, with each language and its target languages."""
     source, target = languages
     targets = {target: list[str](), source: [target]}
     return [{"code": code, "name": code, "targets": targets[code]} for code in dict.fromkeys((source, target))]

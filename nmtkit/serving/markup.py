@@ -1,4 +1,4 @@
-"""Requests whose texts have tags, and files."""
+"""Requests to translate files, or texts with tags."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from nmtkit.text.tokenizer import Tokenizer
 
 
 class Documents:
-    """Documents of one request. `lines` are their segments."""
+    """The documents of one request. `lines` are their segments."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
         self._documents = [(document, Prepared(document, (PLACEHOLDERS,))) for document in documents]
@@ -37,14 +37,14 @@ class Documents:
 
 
 class MarkupRequest(Documents):
-    """Texts with tags; `form` makes the answer of the translated texts."""
+    """Texts with tags. `form` creates the response from the translated texts."""
 
     def __init__(self, documents: Sequence[Document], form: Callable[[list[str]], dict[str, Any]]) -> None:
         super().__init__(documents)
         self.form = form
 
     def answer(self, translations: Sequence[Translation], _: Tokenizer) -> dict[str, Any]:
-        """Create the answer as JSON values from the translations of `lines`."""
+        """Create the response as JSON values from the translations of `lines`."""
         return self.form([content.decode() for content in self.write(translations)])
 
 

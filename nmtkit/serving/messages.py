@@ -1,4 +1,4 @@
-"""The JSON of requests and answers."""
+"""The JSON of requests and responses."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class TranslationRequest:
         return replace(config, nbest=self.nbest or 1, alignment=self.alignment)
 
     def answer(self, translations: Sequence[Translation], source: Tokenizer) -> dict[str, Any]:
-        """Create the answer as JSON values. Alignments count words of the tokenizer `source`."""
+        """Create the response as JSON values. Alignments count words of the tokenizer `source`."""
         return {"translations": [_translation(self, translation, source) for translation in translations]}
 
 

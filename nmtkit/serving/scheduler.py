@@ -34,7 +34,7 @@ class QueueFull(Exception):  # noqa: N818 (the client is asked to try again)
 
 
 class _SearchStopped(Exception):  # noqa: N818 (not an error)
-    """Raised if nobody waits for the results of the running search."""
+    """Raised if no client waits for the results of the running search."""
 
 
 def count_characters(line: str) -> int:
@@ -49,7 +49,7 @@ def count_characters(line: str) -> int:
 
 @dataclass(eq=False)
 class Job:
-    """The lines of a request; `result` is set when all are translated."""
+    """The lines of a request. `result` is set when all lines are translated."""
 
     lines: Sequence[Line]
     config: SearchConfig
@@ -78,7 +78,7 @@ Share = tuple[Job, Sequence[Line]]  # a job and its lines that a round translate
 
 
 class DynamicBatcher:
-    """A thread that translates jobs in rounds; a round contains lines of several jobs.
+    """A thread that translates jobs in rounds. A round contains lines of several jobs.
 
     `translate` must return one translation for each line. If it fails, each job of the round is retried separately, so
     that a bad job does not affect the others. If all jobs of a search are abandoned, it stops after the current batch
@@ -123,7 +123,7 @@ class DynamicBatcher:
                 self._jobs.remove(job)
 
     def close(self) -> None:
-        """End the thread after the current batch, since a thread that computes at exit would abort the process."""
+        """End the thread after the current batch, because a thread that computes at exit would abort the process."""
         with self._change:
             self._closed = True
             self._change.notify()
@@ -150,7 +150,7 @@ class DynamicBatcher:
         self._put_back([job for job, _ in shares])
 
     def _next_round(self) -> list[Share]:
-        """Wait for the next round; empty if its jobs were abandoned meanwhile, or at the end."""
+        """Wait for the next round. It is empty if its jobs have been abandoned, or at the end."""
         with self._change:
             self._change.wait_for(lambda: self._jobs or self._closed)
             self._change.wait_for(lambda: self._queued >= LINES_PER_ROUND or self._closed, WINDOW_SECONDS)
@@ -164,7 +164,7 @@ class DynamicBatcher:
             return shares
 
     def _search(self, shares: list[Share], config: SearchConfig, is_retry: bool = False) -> None:
-        """Translate shares of jobs with the same `config`; one by one if this fails."""
+        """Translate shares of jobs with the same `config`, or one by one if this fails."""
         try:
             if wanted := _wanted(shares):
                 self._search_together(wanted, config)

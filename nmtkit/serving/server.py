@@ -37,8 +37,8 @@ SECONDS_TO_DRAIN = 60  # time for accepted requests at shutdown
 def serve(paths: Sequence[Path], options: ServingOptions) -> None:
     """Answer requests until SIGINT or SIGTERM, which is raised again after accepted requests are answered.
 
-    `paths` are one checkpoint, or several for an ensemble. The address is bound before they are loaded, but connections
-    are refused until then. Raises UserError if the address cannot be used, if this machine is too small for the
+    `paths` are one checkpoint, or several for an ensemble. The address is bound before the model is loaded, but until
+    then connections are refused. Raises UserError if the address cannot be used, if this machine is too small for the
     options, or if the model does not support the search.
     """
     _check_workers(options.engine.workers)
@@ -116,7 +116,7 @@ def _check_workers(workers: int) -> None:
 def _run(
     service: Service, listener: socket.socket, config: ServeConfig, metrics: Metrics, reload: Callable[[], None]
 ) -> None:
-    """Answer requests until a signal. SIGHUP calls `reload` in a thread of its own."""
+    """Answer requests until a signal. SIGHUP calls `reload` in a separate thread."""
     listener.listen(BACKLOG)
     host, port = listener.getsockname()[:2]
     is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
@@ -145,7 +145,7 @@ def _has_terminal() -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, but SIGINT stays ignored if it was, as in a background job of a script."""
+    """uvicorn's server, except that SIGINT stays ignored if it was, as in a background job of a script."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -157,7 +157,7 @@ class _Server(uvicorn.Server):
 
 
 def _settings(app: ASGIApp) -> uvicorn.Config:
-    """Configure uvicorn. Slow clients are left to a proxy. Its messages are hidden: clients get them as answers."""
+    """Configure uvicorn. A proxy handles slow clients. Messages are hidden, because clients get them as responses."""
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     return uvicorn.Config(
         app,

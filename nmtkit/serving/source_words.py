@@ -9,10 +9,10 @@ _SPACES_AND_CONTROLS = ("Zs", "Zl", "Zp", "Cc", "Cf")
 
 
 def source_words(line: str, tokens: Sequence[str], source: Tokenizer) -> list[str]:
-    """Split a line into the words that alignments refer to; `tokens` are its pieces, without `</s>`.
+    """Split a line into the words that alignments refer to. `tokens` are its pieces, without `</s>`.
 
     Normalization can split and join words, so the line is split where the normalization of its characters does. If this
-    gives the wrong number of words, it is split at spaces, and if this fails too, after normalization.
+    gives the wrong number of words, the line is split at spaces, and if this fails too, the normalized line is split.
     """
     counted = "".join(source.surfaces(source.vocab.to_ids(tokens), line)).split()
     candidates = (_split(line, source), line.split())

@@ -6,7 +6,7 @@ import time
 
 
 def notify(state: str) -> None:
-    """Send a state such as `READY=1` to the service manager. Do nothing without one."""
+    """Send a state such as `READY=1` to the service manager. Without a service manager, do nothing."""
     if path := os.environ.get("NOTIFY_SOCKET"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.connect(path.replace("@", "\0", 1) if path.startswith("@") else path)
@@ -14,5 +14,5 @@ def notify(state: str) -> None:
 
 
 def notify_reloading() -> None:
-    """Send RELOADING=1, with the time that systemd needs to match it with its signal."""
+    """Send RELOADING=1 with the current time, which systemd needs to match the message with its signal."""
     notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")

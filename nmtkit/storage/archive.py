@@ -69,7 +69,7 @@ class Archive(NamedTuple):
 def read_archive(path: Path) -> Archive:
     """Read an archive.
 
-    The tensors are writable views of a private memory map of the file, so their pages are read on first access. Call it
+    The tensors are writable views of a private memory map of the file, so pages are read on first access. Call this
     inside `as_user_errors`.
     """
     with _open_regular(path) as (file, size):
@@ -88,7 +88,7 @@ def read_archive(path: Path) -> Archive:
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
-    """Read only the header, in constant time for any model size. Call it inside `as_user_errors`.
+    """Read only the header, in constant time for any model size. Call this inside `as_user_errors`.
 
     Verifies the CRC-32 of the header, but not the checksum of the file.
     """
@@ -97,7 +97,7 @@ def read_archive_header(path: Path) -> dict[str, Any]:
 
 
 def parse_header(content: bytes) -> dict[str, Any]:
-    """Parse the header. Raises UserError for an unknown format or version. Call it inside `as_user_errors`."""
+    """Parse the header. Raises UserError for an unknown format or version. Call this inside `as_user_errors`."""
     header: dict[str, Any] = parse_json(content.decode())
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise UserError(_NOT_A_CHECKPOINT)
@@ -110,7 +110,7 @@ def parse_header(content: bytes) -> dict[str, Any]:
 def as_user_errors(path: Path, kind: str = "an nmtkit checkpoint") -> Iterator[None]:
     """Convert every error from a missing, unreadable or malformed file into a UserError that names `path`.
 
-    `kind` says what the file should be.
+    `kind` names the expected kind of file.
     """
     try:
         yield
@@ -140,7 +140,7 @@ def _lfs_pointer(path: Path) -> Path | None:
 def _open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file, without waiting for the writer of a pipe, and yield it with its size.
 
-    It is opened only once, so replacing it by a file with the same name has no effect.
+    The file is opened only once, so replacing it with a file of the same name has no effect.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())

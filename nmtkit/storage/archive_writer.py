@@ -40,9 +40,9 @@ def _dtype_name(name: str, array: NDArray[Any]) -> str:
 
 
 def _with_own_storage(arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the arrays as contiguous tensors, each with a storage of its own.
+    """Yield the arrays as contiguous tensors, each with its own storage.
 
-    torch writes storages: a shared one would become a single zip member.
+    torch writes storages, and a shared storage would become a single zip member.
     """
     seen = set()
     for name, array in arrays.items():

@@ -46,7 +46,7 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
-    """Yield a file that is renamed to `destination` at the end; after an error it is kept as `destination`.partial.
+    """Yield a file that is renamed to `destination` at the end. After an error, it is kept as `destination`.partial.
 
     With `resume`, an existing .partial file keeps its content and is opened at its beginning; otherwise it is
     truncated. An empty .partial file is removed. Special files are written directly. Raises UserError if the
@@ -75,7 +75,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
 
 
 def partial_path(resolved: Path) -> Path | None:
-    """Return the file that `resumable_file` writes until `resolved` is complete; None if it is written directly."""
+    """Return the file that `resumable_file` writes until `resolved` is complete; None for special files."""
     return None if _is_special(resolved) else resolved.with_name(f"{resolved.name}.partial")
 
 
@@ -151,17 +151,17 @@ def check_writable(destination: Path) -> None:
 
 
 def resolve(path: Path) -> Path:
-    """Resolve symlinks, with an OSError for a loop, for which `Path.resolve` raises a different error."""
+    """Resolve symlinks. Raises OSError for a loop, unlike `Path.resolve`."""
     return Path(os.path.realpath(path))
 
 
 def resolve_file(path: Path) -> Path:
-    """Resolve the symlinks in the path of a file to write. Special files stay: /dev/stdout may be an unnamed pipe."""
+    """Resolve symlinks in the path of a file to write, except special files: /dev/stdout may be an unnamed pipe."""
     return path if _is_special(path) else resolve(path)
 
 
 def lock(descriptor: int, name: str) -> bool:
-    """Lock an open file or folder, which messages call `name`. Raises BlockingIOError if another process has locked it.
+    """Lock an open file or folder. Messages use `name`. Raises BlockingIOError if a different process has locked it.
 
     Warns and returns False if the file system has no locks, such as Lustre without the mount option `flock`.
     """
@@ -219,9 +219,9 @@ def _is_special(path: Path) -> bool:
 
 
 def _open_new(path: Path, destination: Path) -> BinaryIO:
-    """Create the file `path`, or open it if it is the `destination` itself.
+    """Create the file `path`, or open it if it is `destination` itself.
 
-    If it will replace a file, which may be private, only this user has access until it is complete.
+    If it will replace an existing file, which may be private, only this user has access until it is complete.
     """
     try:
         return path.open("wb") if path is destination else _open(path, "x+b", destination)
@@ -325,7 +325,7 @@ def _claimed_folder(destination: Path, is_resumable: Callable[[Path], bool]) -> 
 
 
 def _lock_folder(folder: Path, destination: Path, stack: contextlib.ExitStack) -> bool:
-    """Lock a folder until the `stack` ends. False if it has vanished, or if the file system has no locks."""
+    """Lock a folder until the `stack` closes. Returns False if it has vanished or the file system has no locks."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:

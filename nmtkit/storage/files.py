@@ -14,7 +14,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def map_file(file: BinaryIO) -> mmap.mmap:
-    """Map a non-empty file privately: Linux has no shared maps with `direct_io`, which sshfs and s3fs use."""
+    """Map a non-empty file privately, because Linux has no shared maps with `direct_io`, which sshfs and s3fs use."""
     return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
 
 

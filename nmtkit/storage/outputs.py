@@ -1,4 +1,4 @@
-"""Writes stdout, and checks output paths: not an input, not a file of a training run, not in a dataset folder.
+"""Writes stdout, and checks that an output is no input, no file of a training run, and not in a dataset folder.
 
 Commands call the checks before long work, so that mistakes are reported at once.
 """
@@ -43,7 +43,7 @@ def check_output_folder(output: Path, inputs: Iterable[Path | None]) -> None:
 
 
 def check_stdout(inputs: Iterable[Path | None], reads_stdin: bool) -> None:
-    """Raise UserError if stdout is also an input file: a command that reads its own output might never end."""
+    """Raise UserError if stdout is also an input file, because a command that reads its output might never end."""
     if reads_stdin and _is_same_file(_STDIN, _STDOUT):
         raise UserError("stdin is also stdout: redirect stdout to a different file")
     for path in inputs:
@@ -72,7 +72,7 @@ def is_dataset(folder: Path) -> bool:
 
 
 def refuse_dataset(folder: Path, name: str) -> None:
-    """Raise UserError if an output folder is a dataset, or is new and in one. The message calls it `name`."""
+    """Raise UserError if an output folder is a dataset, or is new and inside one. The message uses `name`."""
     if is_dataset(folder):
         raise UserError(f"{name} is a dataset, which may contain no other files: choose a different folder")
     if not folder.exists() and is_dataset(resolve(folder).parent):

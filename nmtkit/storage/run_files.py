@@ -42,6 +42,6 @@ def refuse_run_file(path: Path) -> None:
 
 
 def _is_save_folder(folder: Path) -> bool:
-    """Whether a folder contains a checkpoint, or both other files of a run, whose names are common on their own."""
+    """Whether a folder contains a checkpoint, or both other files of a run (each alone has a common name)."""
     has_checkpoint = bool(list_checkpoints(folder)) or any((folder / name).exists() for name in (LAST, BEST))
     return has_checkpoint or all((folder / name).exists() for name in (OPTIONS, METRICS))

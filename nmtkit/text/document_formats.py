@@ -1,4 +1,4 @@
-"""The formats of documents, the endings of their files, and what text looks like."""
+"""The formats of documents, their file extensions, and guesses from the beginning of a text."""
 
 import re
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ REMEDIES = {
 
 
 def format_of(path: PurePath) -> str | None:
-    """Return the format of a document by its ending; None for files of lines."""
+    """Return the format of a document by its file extension; None for files of lines."""
     return ENDINGS.get(path.suffix.lower())
 
 
 def chosen_format(document: str | None, markup: str | None, path: PurePath | None) -> str | None:
-    """Return the format of the document to translate, by --document or by the ending of --input; None for lines."""
+    """Return the format of the document to translate, from --document or the extension of --input; None for lines."""
     return document or (format_of(path) if path and markup is None else None)
 
 
@@ -41,7 +41,7 @@ _TIMES = re.compile(r"\d\d:\d\d[.,]\d{3} --> ")
 
 
 def guess(lines: Sequence[str]) -> tuple[str, str] | None:
-    """What lines look like if not like plain text, and the option that translates it."""
+    """Guess the format of lines that do not look like plain text. Returns its name and the option for it, or None."""
     import csv  # imported late, as `--help` needs only the names
 
     lines = [line for line in lines if line.strip()]

@@ -1,4 +1,4 @@
-"""Cuts a stream into shards and chunks. Each chunk is sorted by length, translated and written before the next."""
+"""Divides a stream into shards and chunks. Each chunk is sorted by length, translated and written before the next."""
 
 import re
 import sys
@@ -48,7 +48,7 @@ class Shard:
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield consecutive lists of `size` items; the last contains the rest. Reads items only when a list is needed."""
+    """Yield consecutive lists of `size` items; the last may be shorter. Items are read only when a list is needed."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
@@ -84,7 +84,7 @@ def chunks_as_they_come(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def reads_terminal(what_enter_does: str) -> bool:
-    """Whether stdin is a terminal; if so, log that the command waits for input."""
+    """Return whether stdin is a terminal; if so, log that the command waits for input."""
     if not sys.stdin.isatty():
         return False
     logger.info("reading from the terminal: press Enter to %s, Ctrl-D to finish", what_enter_does)

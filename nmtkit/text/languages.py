@@ -26,7 +26,7 @@ def is_direction(source: object, target: object) -> bool:
 
 
 def side_names(languages: tuple[str, str]) -> tuple[str, str]:
-    """Name the two sides in files and reports: by language, or `source` and `target` if both are equal."""
+    """Return names of both sides for files and reports: the languages, or `source` and `target` if they are equal."""
     return languages if languages[0] != languages[1] else ("source", "target")
 
 
@@ -36,7 +36,7 @@ def includes(languages: tuple[str, str], others: tuple[str, str]) -> bool:
 
 
 def short_code(language: str) -> str:
-    """Remove region and script from a language, and use its two-letter code if known: de for de-AT and deu_Latn."""
+    """Remove region and script from a language code, and prefer two letters: de for de-AT and deu_Latn."""
     code = re.split("[-_]", language)[0].lower()
     return _SHORT_CODES.get(code, code)
 

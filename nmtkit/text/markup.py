@@ -1,4 +1,4 @@
-"""HTML and XML in text: tags with their places, segments of inline markup, entities, what is not to be translated."""
+"""HTML and XML in text: tags and their positions, segments of inline markup, entities, and untranslated content."""
 
 import html
 import re
@@ -9,7 +9,7 @@ from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced, pairs, place
 
 
 def names(text: str) -> frozenset[str]:
-    """Return the set of the words of a text."""
+    """Return the set of the space-separated words of a text."""
     return frozenset(text.split())
 
 
@@ -33,7 +33,7 @@ _KINDS = {"open": Kind.OPEN, "close": Kind.CLOSE}
 
 @dataclass(frozen=True)
 class Token:
-    """A text, a tag, or something else: a comment, a declaration, CDATA, the content of a script."""
+    """A piece of markup: a text, a tag, a comment, a declaration, CDATA, or the content of a script."""
 
     kind: str  # text, open, close, empty, other
     start: int
@@ -49,7 +49,7 @@ class Token:
         return {match[1]: html.unescape(match[2] or match[3] or match[4] or "") for match in self._attributes()}
 
     def value_span(self, attribute: str) -> tuple[int, int] | None:
-        """Where in the file the quoted value of an attribute is."""
+        """Return the span in the file of the quoted value of an attribute; None if it is missing."""
         for match in self._attributes():
             if match[1].lower() == attribute and match.lastindex in (2, 3):
                 start, end = match.span(match.lastindex)
@@ -58,7 +58,7 @@ class Token:
 
 
 def scan(source: str, is_html: bool = True) -> list[Token]:
-    """Cut a text into tokens, whose concatenation is the text."""
+    """Split a text into tokens whose concatenation is the text."""
     return list(_tokens(source, is_html))
 
 
@@ -101,12 +101,12 @@ def _end_of_other(source: str, start: int, is_html: bool) -> int:
 
 
 def token_pairs(tokens: Sequence[Token]) -> dict[int, int]:
-    """Return the index of the counterpart of each opening and closing tag that has one."""
+    """Match opening and closing tags: map the index of each to the index of its counterpart."""
     return pairs([(_KINDS.get(token.kind, Kind.ALONE), token.name) for token in tokens])
 
 
 def is_translated(token: Token, default: bool, kept: Collection[str] = KEPT) -> bool:
-    """Whether the content of an element is to be translated: translate="no", class="notranslate", or a kept name."""
+    """Whether to translate the content of an element, given its attributes translate and class, and its name."""
     attributes = {name.lower(): value for name, value in token.attributes.items()}
     classes = attributes.get("class", "").split()
     if "translate" in attributes:
@@ -119,7 +119,7 @@ def is_translated(token: Token, default: bool, kept: Collection[str] = KEPT) -> 
 def inline(
     tokens: Sequence[Token], is_html: bool = True, kept: Collection[str] = KEPT, translated: bool = True
 ) -> Segment:
-    """The segment of tokens of text and inline tags; content that is not to be translated becomes protected spans."""
+    """Create a segment from tokens of text and inline tags. Content that is not translated becomes protected spans."""
     ends = token_pairs(tokens)
     parts: list[Part] = []
     states = [translated]  # whether the text is translated, for each open pair
@@ -151,20 +151,20 @@ def inline(
 
 
 def text_of(token: Token, is_html: bool) -> str:
-    """Return the text that a token stands for: white space of HTML collapses, as browsers show it."""
+    """Return the text of a token. White space of HTML is collapsed, as in browsers."""
     if token.raw.startswith("<![CDATA["):
         return token.raw[9:-3]
     return html.unescape(re.sub("[ \t\r\n\f]+", " ", token.raw) if is_html else token.raw)
 
 
 def escape(text: str, is_html: bool = True) -> str:
-    """Text as HTML or XML: a no-break space of HTML stays visible, characters that XML cannot hold are dropped."""
+    """Escape a text for HTML or XML. HTML gets &nbsp; for no-break spaces; XML loses characters that it forbids."""
     escaped = html.escape(_CONTROLS.sub("", text), quote=False)
     return escaped.replace("\xa0", "&nbsp;") if is_html else escaped
 
 
 def render(segment: Segment, is_html: bool = True, raws: Mapping[int, str] | None = None) -> str:
-    """Return the markup of a segment. `raws` has the new bytes of tags by their `offset`, where attributes changed."""
+    """Return the markup of a segment. `raws` gives the new bytes of tags with changed attributes, by `offset`."""
     raws = raws or {}
     return "".join(
         escape(part, is_html) if isinstance(part, str) else raws.get(part.offset, part.raw) for part in segment.parts
@@ -172,14 +172,14 @@ def render(segment: Segment, is_html: bool = True, raws: Mapping[int, str] | Non
 
 
 def parse(tagged: str, is_html: bool = True, kept: Collection[str] = KEPT) -> Segment:
-    """Return the segment of a line of HTML or XML."""
+    """Parse a line of HTML or XML to a segment."""
     return inline(scan(tagged, is_html), is_html, kept)
 
 
 def place_tags(tagged: str, target: str, alignment: Sequence[tuple[int, int]]) -> str:
-    """Place the tags of an HTML segment in the translation of its text by the `alignment` of their words.
+    """Place the tags of an HTML segment in the translation of its text, using the `alignment` of their words.
 
-    `target` is the translation of the text without tags, `alignment` has pairs of source and target word numbers, words
+    `target` is the translation of the text without tags; `alignment` has pairs of source and target word numbers; words
     are `\\w+` or one mark. Each tag occurs once, pairs nest, and the text of the result is `target`, escaped.
     """
     return render(place(parse(tagged), target, alignment))

@@ -63,7 +63,7 @@ def _check_merges(merges: Sequence[object]) -> None:
 
 @dataclass(frozen=True)
 class MosesBpe:
-    """The settings of a `MosesBpeTokenizer`: all that it needs in addition to the vocabulary.
+    """The settings of a `MosesBpeTokenizer`: everything that it needs in addition to the vocabulary.
 
     FSMT normalizes punctuation and control characters, fairseq does not.
     """
@@ -134,7 +134,7 @@ class MosesBpeTokenizer:
         return [self.vocab.to_ids(self._line_pieces(line)) for line in lines]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Join pieces into words and detokenize them; special ids, including UNK, have no text."""
+        """Join pieces into words, and detokenize them. Special ids, including UNK, are omitted."""
         pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
         words = "".join(self._text(piece) + " " * (not self._continues(piece)) for piece in pieces).split()
         try:
@@ -152,7 +152,7 @@ class MosesBpeTokenizer:
         return (text and (respaced(surfaces, text) or respaced(surfaces, self._normalized(text)))) or surfaces
 
     def _unescaped(self, pieces: list[str]) -> list[str]:
-        """Replace Moses's escapes, which may span several pieces, by the characters of the text."""
+        """Replace Moses's escapes, which may span several pieces, with the characters of the text."""
         ends, unescaped = list(accumulate(map(len, pieces))), [""] * len(pieces)
         for found in _CHARACTER.finditer("".join(pieces)):
             character = "-" if found[0] == "@-@" else self._detokenizer.unescape_xml(found[0])
@@ -200,7 +200,7 @@ class MosesBpeTokenizer:
 
 
 def respaced(surfaces: Sequence[str], text: str) -> list[str] | None:
-    """Give the texts of pieces the spaces of `text`; None if they differ in the number of other characters."""
+    """Add the spaces of `text` to the texts of pieces; None if they differ in the number of other characters."""
     characters = re.findall(r"\s*\S", text)
     counts = [len("".join(surface.split())) for surface in surfaces]
     if sum(counts) != len(characters):
@@ -210,9 +210,9 @@ def respaced(surfaces: Sequence[str], text: str) -> list[str] | None:
 
 
 def merge_symbols(symbols: Sequence[str], ranks: Ranks) -> list[str]:
-    """Merge pairs of adjacent symbols until none has a rank: each time, all occurrences of the pair of lowest rank.
+    """Merge pairs of adjacent symbols until none has a rank. Each step merges all occurrences of the best-ranked pair.
 
-    Of overlapping occurrences, the left one is merged. The result equals subword-nmt's, in O(n log n) for n symbols.
+    If occurrences overlap, the left one is merged. The result equals subword-nmt's, in O(n log n) for n symbols.
     """
     merged = [*symbols, ""]  # "" means the end, or a symbol merged into the one before it
     after, before = [*range(1, len(merged)), -1], [-1, *range(len(symbols))]

@@ -74,13 +74,13 @@ def is_regular_file(path: Path) -> bool:
 
 
 def refuse_special_file(path: Path) -> None:
-    """Raise UserError if `path` exists and is not a regular file, since opening a pipe would wait for its writer."""
+    """Raise UserError if `path` exists and is not a regular file, because opening a pipe would wait for its writer."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path.name} is not a regular file")
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Read a whole file or pipe. Raises UserError after `limit` bytes, since a device may be endless."""
+    """Read a whole file or pipe. Raises UserError after `limit` bytes, because a device may be endless."""
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -100,7 +100,7 @@ def _as_user_errors(path: Path | str) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """Raise UserError if a file cannot be opened. Skips pipes, since they can be opened only once."""
+    """Raise UserError if a file cannot be opened. Skips pipes, because they can be opened only once."""
     with _as_user_errors(path):
         if stat.S_ISREG(path.stat().st_mode):
             path.open("rb").close()
@@ -127,7 +127,7 @@ def _open_text(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def _go_to_first_line(path: Path | str, file: io.BufferedReader) -> None:
-    """Skip a byte order mark of UTF-8. Raises UserError for what is no text in UTF-8, by its first bytes."""
+    """Skip a byte order mark of UTF-8. Raises UserError if the first bytes are not UTF-8 text."""
     begin = file.peek(16)
     for signature, (kind, remedy) in _DOCUMENTS.items():
         if begin.startswith(signature):
@@ -158,7 +158,7 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _check_line_size(size: int) -> None:
-    """Raise OSError if a line of `size` bytes is too long for text: an endless line would exhaust the memory."""
+    """Raise OSError if a line of `size` bytes is too long for text, because an endless line would exhaust memory."""
     if size > _MAX_LINE_BYTES:
         raise OSError(errno.EFBIG, f"a line of more than {_MAX_LINE_BYTES >> 20} MiB, which is not text")
 
@@ -213,7 +213,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive lines of a file, as bytes: the unit of work of a worker process."""
+    """Consecutive lines of a file as bytes, the unit of work of a worker process."""
 
     path: Path
     first: int  #: the number of the first line, counted from 1
@@ -222,7 +222,7 @@ class Block:
 
     @cached_property
     def text(self) -> str:
-        """The decoded content. Raises UserError, naming the line, if one is not UTF-8."""
+        """The decoded content. Raises UserError with the line number if a line is not UTF-8."""
         try:
             return self.content.decode("utf-8")
         except UnicodeDecodeError:
@@ -234,14 +234,14 @@ class Block:
         return self.content.removesuffix(b"\n").split(b"\n")
 
     def lines(self) -> list[str]:
-        """Return the decoded lines without line feeds. Raises UserError, naming the line, if one is not UTF-8."""
+        """Return the decoded lines without line feeds. Raises UserError with the number of a line that is not UTF-8."""
         return self.text.removesuffix("\n").split("\n")
 
 
 def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
     """Read two files in parallel, and yield pairs of blocks with the same line numbers.
 
-    Raises UserError, naming both files, if their numbers of lines differ.
+    Raises UserError with the names of both files if their numbers of lines differ.
     """
     first = 1
     with _open_text(source) as source_file, _open_text(target) as target_file:

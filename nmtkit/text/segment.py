@@ -1,6 +1,6 @@
-"""Text with inline tags, and the placement of the tags in a translation by its alignment.
+"""Text with inline tags, and the placement of the tags in a translation based on word alignments.
 
-A pair covers the target words aligned to its words. Pairs nest in the source, and so they do in the target. Positions
+A pair covers the target words aligned to its words. Pairs nest in the target as in the source. Positions
 are characters of the text without tags.
 """
 
@@ -33,10 +33,10 @@ class Kind(Enum):
 class Tag:
     """An inline tag with its own bytes (`raw`).
 
-    A standalone tag with `text` is a protected span, which the plain text contains as `text`; one whose text is a space
-    separates words. A protected span without `raw` is text again in the translation. `name` pairs opening and closing
-    tags, `style` is the formatting inside a pair for formats that repeat it, and `offset` is where `raw` begins in the
-    file.
+    A standalone tag with `text` is a protected span, which the plain text contains as `text`. If this text is a space,
+    the tag separates words. A protected span without `raw` is ordinary text in the translation. `name` pairs opening
+    and closing tags, `style` is the formatting inside a pair for formats that repeat it, and `offset` is the position
+    of `raw` in the file.
     """
 
     kind: Kind
@@ -59,7 +59,7 @@ class Segment:
 
     @property
     def text(self) -> str:
-        """The text without tags: white space at both ends is removed, beside a tag it is collapsed."""
+        """The text without tags. White space is removed at both ends, and collapsed next to a tag."""
         return _outline(self.parts)[0]
 
     @property
@@ -74,25 +74,25 @@ class Segment:
 
 
 def words(text: str) -> list[Span]:
-    """Return the spans of the words of a text: runs of word characters, or single marks."""
+    """Return the spans of the words of a text. A word is a run of word characters, or a single mark."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
 def has_letters(text: str) -> bool:
-    """Whether there is anything to translate in a text: numbers, marks and emoji have no letters."""
+    """Whether a text has letters, so that there is something to translate. Numbers, marks and emoji have none."""
     return any(map(str.isalpha, text))
 
 
 def is_apart(text: str, start: int, end: int) -> bool:
-    """Whether a span is no part of a word; in scripts without spaces (from Thai on) it may touch others."""
+    """Whether a span is not part of a longer word. In scripts without spaces (from Thai on), it may touch others."""
     borders = [text[max(start - 1, 0) : start + 1], text[end - 1 : end + 1]]
     return not any(len(pair) == 2 and all(c.isalnum() and ord(c) < 0x0E00 for c in pair) for pair in borders)
 
 
 def balanced(parts: Iterable[Part], movable: bool = True) -> Segment:
-    """Make a segment of parts: texts are joined, tags without a counterpart become standalone.
+    """Create a segment from parts: join texts, and make tags without a counterpart standalone.
 
-    Unless these are at an edge of the text, all tags of the segment keep their order.
+    If such tags are not at an edge of the text, all tags of the segment keep their order.
     """
     parts = list(parts)
     texts = [index for index, part in enumerate(parts) if (part if isinstance(part, str) else part.text).strip()]
@@ -111,7 +111,7 @@ def balanced(parts: Iterable[Part], movable: bool = True) -> Segment:
 
 
 def pairs(tags: Sequence[tuple[Kind, str]]) -> dict[int, int]:
-    """Match opening and closing tags by name, so that pairs nest: the index of each one's counterpart."""
+    """Match opening and closing tags by name so that pairs nest. Maps the index of each tag to its counterpart."""
     result: dict[int, int] = {}
     opened: list[int] = []
     waiting: dict[str, int] = {}  # how many tags of a name are in `opened`
@@ -130,7 +130,7 @@ def pairs(tags: Sequence[tuple[Kind, str]]) -> dict[int, int]:
 
 
 def protect(segment: Segment, *patterns: re.Pattern[str]) -> Segment:
-    """Protect what a pattern matches in the text parts of a segment; the first pattern wins."""
+    """Protect the matches of patterns in the text parts of a segment. If matches overlap, the first pattern wins."""
     if not patterns:
         return segment
     *before, pattern = patterns
@@ -161,7 +161,7 @@ class _Node:
 
 
 def _outline(parts: Sequence[Part]) -> tuple[str, list[_Node]]:
-    """Return the plain text of a segment, and its nodes in the order of the document."""
+    """Return the plain text of a segment and its nodes in document order."""
     text = ""
     nodes: list[_Node] = []
     opened: list[tuple[_Node, int]] = []
@@ -212,9 +212,9 @@ def place(
     """Place the tags of a segment in the translation of its text.
 
     `alignment` has pairs of source and target word numbers; words are those of `words` unless spans are given. Each
-    tag occurs once, and the text of the result is `target` except for protected spans. Without an alignment, pairs go
-    around everything and standalone tags to the end. Tags that keep their order follow the text if the alignment allows
-    nothing else. More than 1,000 tags stay in front.
+    tag occurs once, and the text of the result is `target` except for protected spans. Without an alignment, pairs
+    enclose everything and standalone tags move to the end. Tags that keep their order are put after the text if the
+    alignment allows nothing else. If there are more than 1,000 tags, they stay at the beginning.
     """
     text, nodes = _outline(segment.parts)
     tags = [part for part in segment.parts if isinstance(part, Tag)]
@@ -237,7 +237,7 @@ def place(
 
 
 class _Placement:
-    """The target with the nodes that have been placed in it, as a tree: children of a node nest or are disjoint."""
+    """The target and the nodes placed in it, as a tree. Children of a node are nested or disjoint."""
 
     def __init__(
         self, text: str, source: Sequence[Span], target_words: Sequence[Span], target: str, movable: bool
@@ -260,14 +260,14 @@ class _Placement:
         self.is_aligned = any(self.links)
 
     def keep_order(self) -> None:
-        """Drop the links that cross earlier ones, unless tags are movable."""
+        """Drop alignment links that cross earlier links, unless tags are movable."""
         floor = 0
         for linked in self.links if not self.movable else ():
             linked -= set(range(floor))
             floor = max(linked, default=floor - 1) + 1
 
     def restore(self, node: _Node) -> None:
-        """Find a protected span in the target: by its text, else by words that are aligned to nothing else."""
+        """Find a protected span in the target by its text, or else by words that are aligned to nothing else."""
         if not node.tag or not node.tag.text.strip():
             return
         inside, text = self.covered(node), node.tag.text
@@ -305,7 +305,7 @@ class _Placement:
     def put_pairs(self, nodes: Iterable[_Node]) -> None:
         """Put each pair around the words aligned to its words, inside its parent.
 
-        Of two pairs that cross, the later is clipped. Pairs that have no words left are not placed.
+        If two pairs cross, the later is clipped. Pairs without remaining words are not placed.
         """
         for node in nodes:
             covered = self.covered(node)
@@ -325,7 +325,7 @@ class _Placement:
                     self.placed[node] = new
 
     def around(self, new: _Node, parent: _Node) -> _Node:
-        """Return the deepest pair inside `parent` that contains the new one, which may not leave `parent`."""
+        """Return the deepest pair inside `parent` that contains the new pair, which must stay in `parent`."""
         new.start, new.end = max(new.start, parent.start), min(new.end, parent.end)
         inner: _Node | None = parent
         while inner:
@@ -334,7 +334,7 @@ class _Placement:
         return parent
 
     def clip(self, new: _Node, parent: _Node) -> bool:
-        """Clip a pair to whole words that no other pair in `parent` crosses; return whether there are any."""
+        """Clip a pair to whole words that no other pair in `parent` crosses. Returns whether any word remains."""
         for other in parent.children:
             if other.start < new.start < other.end:
                 new.start = other.end
@@ -346,7 +346,7 @@ class _Placement:
         return bool(inside)
 
     def put_others(self, nodes: Iterable[_Node]) -> None:
-        """Insert restored spans into the innermost pair around them, then everything that has no target words."""
+        """Insert restored spans into the innermost pair around them, then all nodes without target words."""
         for placed in (self.placed[node] for node in nodes if node in self.placed and not node.close):
             self.deepest(self.root, placed.start, placed.end).children.append(placed)
         for node in nodes:
@@ -354,7 +354,7 @@ class _Placement:
                 self.placed[node] = self.put_empty(node, self.parent(node))
 
     def put_empty(self, node: _Node, parent: _Node) -> _Node:
-        """Put a node without target words: at an edge where it was there, else where the word that it touches went."""
+        """Place a node without target words at the same edge as in the source, or else next to the word it touches."""
         is_untranslated_pair = bool(node.close and self.covered(node))
         new = _Node(node.tag, node.close, spaces=("", "") if is_untranslated_pair else node.spaces)
         before = [word for word, (start, _) in enumerate(self.source) if start < node.end]
@@ -382,7 +382,7 @@ class _Placement:
 
     @staticmethod
     def deepest(parent: _Node, start: int, end: int) -> _Node:
-        """Return the deepest pair around a span; around a position, both ends of the pair are elsewhere."""
+        """Return the deepest pair around a span. A pair around an empty span must not begin or end at its position."""
         inner: _Node | None = parent
         while inner:
             parent, inner = inner, None
@@ -394,7 +394,7 @@ class _Placement:
         return parent
 
     def parts(self) -> Iterable[Part]:
-        """Return the target with its tags: no white space at the ends of pairs, but around tags that touch no word."""
+        """Return the target with its tags. White space is outside pairs, and around tags that touch no word."""
         out: list[Part] = []
         at, pending = 0, ""
 

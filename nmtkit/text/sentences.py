@@ -1,4 +1,4 @@
-"""Splits text into sentences, by the rules of sentencex and a few more."""
+"""Splits text into sentences, using the rules of sentencex and a few more."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _SPEAKER = re.compile(r"[^，。！？“”「」]{0,6}[说說道问問答喊�
 def split_sentences(text: str, language: str, protected: Sequence[tuple[int, int]] = ()) -> list[str]:
     """Split a text into sentences, parts whose concatenation is the text.
 
-    White space belongs to the part before it. No part is blank, unless the text is. The spans (start, end) in
+    White space belongs to the preceding part. No part is blank, unless the text is blank. The spans (start, end) in
     `protected` are never divided. Rules depend on `language`, a code such as de, pt_BR or jpn; if unknown, English.
     """
     import sentencex  # imported late, since most commands never split text

@@ -109,7 +109,7 @@ def append_user_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
 
 
 def append_split_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
-    """Append symbols to a serialized model at which text is split, before SentencePiece segments the parts.
+    """Append split symbols to a serialized model. Text is split at them before SentencePiece segments the parts.
 
     With `append_user_symbols`, SentencePiece instead segments the whole line: text after a symbol is then not the
     beginning of a line, and a line that begins with a symbol gets the piece ▁ before it.

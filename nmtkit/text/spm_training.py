@@ -82,7 +82,7 @@ def train_sentencepiece(
 
 
 def _cut(sentence: str) -> Iterator[str]:
-    """Cut a sentence into parts that are short enough for SentencePiece, before spaces if possible."""
+    """Split a sentence into parts that are short enough for SentencePiece, before spaces if possible."""
     content = sentence.encode()
     while len(content) > _LONGEST_SENTENCE:
         end = content.rfind(b" ", 1, _LONGEST_SENTENCE + 1)

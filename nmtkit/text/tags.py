@@ -1,4 +1,4 @@
-"""Source tags: a piece such as `<2de>` before a source line, from --source-tag or in the line itself."""
+"""Source tags: pieces such as `<2de>` at the beginning of a source line, from --source-tag or in the line itself."""
 
 import shlex
 from collections.abc import Collection, Sequence
@@ -10,7 +10,7 @@ from nmtkit.text.vocabulary import UNK
 
 
 def tag_ids(tag: str, tokenizer: Tokenizer) -> list[int]:
-    """Encode a tag: its piece, possibly after a piece for the beginning of a word. No ids if the tag is empty.
+    """Encode a tag as its piece, possibly after a piece for the beginning of a word. An empty tag has no ids.
 
     Raises UserError if the tag is not one piece of the vocabulary.
     """
@@ -52,7 +52,7 @@ def tags_in_lines(tokenizer: Tokenizer, target_language: str) -> frozenset[int]:
 
 
 def count_tag(ids: Sequence[int], tags: frozenset[int], tokenizer: Tokenizer) -> int:
-    """Count the ids of the tag at the beginning of a line: one of `tags`, perhaps after a space; 0 without a tag."""
+    """Count the ids of a tag at the beginning of a line (one of `tags`, perhaps after a space); 0 without a tag."""
     for number, id in enumerate(ids[:2], 1):
         if id in tags:
             return number

@@ -36,8 +36,8 @@ class Tokenizer(Protocol):
     model: bytes  #: the SentencePiece model file, the settings of moses-bpe, or empty
 
     def symbols(self) -> Collection[str]:
-        """Return the pieces that are found in text before it is segmented, such as tags. If all words are pieces, these
-        are the words that look like tags: `<2de>`, `[de]`, `>>de<<`, `__de__`."""
+        """Return the pieces that are found in text before segmentation, such as tags. If words are pieces, these are
+        the words that look like tags: `<2de>`, `[de]`, `>>de<<`, `__de__`."""
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Encode each line as ids."""
@@ -46,15 +46,15 @@ class Tokenizer(Protocol):
         """Decode a sequence of ids to text without line breaks."""
 
     def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
-        """Return the text that each id adds, with spaces before words. The last byte piece of a character adds all of
-        it, and invalid bytes add U+FFFD. UNK belongs to the word that it is in, although `decode` may write it as a
-        separate word or omit it. Some tokenizers need the encoded `text` to find that word."""
+        """Return the text that each id adds, with spaces before words. The last byte piece of a character adds all the
+        bytes, and invalid bytes add U+FFFD. UNK belongs to its word, although `decode` may write it as a separate
+        word or omit it. Some tokenizers need the encoded `text` to find that word."""
 
 
 def without_space(ids: Sequence[int], vocab: Vocabulary) -> tuple[int, ...] | None:
     """Convert the ids of a text to follow other text without a space; None if the vocabulary cannot spell it.
 
-    Only SentencePiece puts spaces into pieces, so other ids stay unchanged.
+    Only SentencePiece includes spaces in pieces, so other ids stay unchanged.
     """
     first = vocab.pieces[ids[0]]
     if not first.startswith(_SPACE):
@@ -140,7 +140,7 @@ class SentencePieceTokenizer:
 class SentencePieceVocabTokenizer:
     """Segments raw text by a SentencePiece model, and looks up the pieces in a vocabulary as strings.
 
-    Marian models at Hugging Face do this: both sides share a vocabulary, and each has its own model. Text is first
+    Hugging Face's Marian models work in this way: both sides share a vocabulary, and each has a model. Text is first
     split at the model's split symbols. A tag like `>>de<<` at the beginning of a part is a piece. Pieces that the
     vocabulary lacks become UNK.
     """
@@ -184,7 +184,7 @@ class SentencePieceVocabTokenizer:
         return parts
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Join pieces by the SentencePiece model; special ids, including UNK, have no text."""
+        """Join pieces with the SentencePiece model. Special ids, including UNK, are omitted."""
         pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
         return _on_one_line(self._processor.decode(pieces).replace(_SPACE, " ").strip())
 
@@ -241,7 +241,7 @@ def _without_broken_characters(ids: Sequence[int], vocab: Vocabulary) -> Iterato
 
 
 def _on_one_line(text: str) -> str:
-    """Replace line breaks, which byte pieces can spell, by spaces."""
+    """Replace line breaks, which byte pieces can spell, with spaces."""
     return text.replace("\n", " ").replace("\r", " ")
 
 
@@ -309,7 +309,7 @@ def check_kind(kind: object) -> None:
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
     """Restore the tokenizer of a dataset or a checkpoint from its kind, vocabulary and model.
 
-    Raises UserError for an unknown kind, a malformed model, or one that does not match the vocabulary.
+    Raises UserError for an unknown kind, a malformed model, or a model that does not match the vocabulary.
     """
     check_kind(kind)
     if kind == SPACE:
@@ -342,7 +342,7 @@ def shares_model(kind: str, joined: bool) -> bool:
 def restore_tokenizers(
     kinds: tuple[str, str], parts: tuple[StoredParts, StoredParts], read: Callable[[str], bytes]
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Restore the tokenizers of both sides; `read` returns the content of a stored part by name.
+    """Restore the tokenizers of both sides. `read` returns the content of a stored part by name.
 
     They are the same object if both sides have the same parts. Raises UserError if a part is malformed.
     """
@@ -361,7 +361,7 @@ def restore_tokenizers(
 
 
 def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:
-    """Describe each difference between `b` and `a`, tokenizers of one `side` (source or target)."""
+    """Describe each difference of tokenizer `b` from `a`, both of one `side` (source or target)."""
     if len(a.vocab) != len(b.vocab):
         yield f"its {side} vocabulary has {len(b.vocab)} pieces, not {len(a.vocab)}"
     for number, (ours, theirs) in enumerate(zip(a.vocab.pieces, b.vocab.pieces, strict=False)):

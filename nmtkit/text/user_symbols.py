@@ -14,7 +14,7 @@ from nmtkit.wording import quoted
 def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
     """Raise UserError if a symbol is given twice, or cannot be a piece of every kind of tokenizer.
 
-    `name` is what the message calls a symbol.
+    `name` is the name of a symbol in the message.
     """
     seen: set[str] = set()
     for symbol in symbols:

@@ -13,7 +13,7 @@ _MANY_UNKNOWN = 10  # percent of tokens: more than rare names and numbers explai
 
 
 def refuse_repeated_pieces(pieces: Sequence[str]) -> None:
-    """Raise UserError, naming the piece, if a vocabulary lists one twice."""
+    """Raise UserError with the piece if a vocabulary lists one twice."""
     seen = set()
     for piece in pieces:
         if piece in seen:
@@ -49,7 +49,7 @@ class Vocabulary:
         return [self._ids.get(piece, UNK) for piece in pieces]
 
     def to_pieces(self, ids: Sequence[int], segmented: Iterable[str] = ()) -> list[str]:
-        """Look up the piece of each id. If any is UNK, return the pieces of the text instead, if `segmented` fits."""
+        """Look up the piece of each id. If any is UNK and `segmented` has as many pieces, return these instead."""
         if UNK in ids and len(pieces := list(segmented)) == len(ids):
             return pieces
         return [self.pieces[number] for number in ids]
@@ -73,7 +73,7 @@ class Vocabulary:
 def symbol_pattern(symbols: Iterable[str]) -> re.Pattern[str]:
     """Compile a pattern whose `split` returns texts, at even positions, and the symbols between them.
 
-    It finds the leftmost symbol first, the longest if several begin there. Without symbols it finds nothing.
+    It finds the leftmost symbol first, and the longest if several begin there. Without symbols, it finds nothing.
     """
     longest_first = sorted(symbols, key=len, reverse=True)
     return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
