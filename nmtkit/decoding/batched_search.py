@@ -8,7 +8,7 @@ from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.tasks import Sentence
 
 T = TypeVar("T")
-Advance = Callable[[int], object]  #: is called with each number of lines that have been translated
+Advance = Callable[[int], object]  #: called with the number of lines that have just been translated
 
 
 def search_in_batches(

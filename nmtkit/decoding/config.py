@@ -15,7 +15,7 @@ from nmtkit.text.languages import check_single
 from nmtkit.wording import quoted
 
 MAX_BEAM = 10**6
-PAGE_LINES = 20  #: the most sentences on a page of attention
+PAGE_LINES = 20  #: maximum number of sentences on a page of attention
 FORMATS = ("text", "tsv", "jsonl", "pharaoh")  #: of the output
 
 
@@ -43,7 +43,7 @@ class SearchConfig(Config):
         min=0.0,
         max=1e3,
         metavar="A",
-        help="Maximum output length for S source tokens: A·S + B tokens. More if a prefix or required terms need it.",
+        help="Maximum output length for S source tokens: A·S + B tokens. Prefixes and required terms can raise it.",
     )
     max_len_b: int = option(50, min=0, max=10**6, metavar="B", help="See --max-len-a.")
     min_len: int = option(
@@ -80,7 +80,7 @@ class SearchConfig(Config):
         min=0.0,
         max=1e6,
         help="Penalty of --diverse-groups on the log-probability of a token, for each hypothesis of an earlier group "
-        "that chose it. Not part of the scores.",
+        "that chose it. Scores do not include it.",
     )
     sampling: bool = option(False, help="Draw independent samples from the model instead of searching.")
     top_k: int | None = option(None, min=1, unset="all", help="Sample from the N most probable tokens.")

@@ -108,7 +108,7 @@ class GridBeamSearch:
         """Return totals and indices (b, P) of the K best candidates of each progress from totals, `after` (b, P, c)."""
         last = self.ends[frontier.sentences]
         vacant = frontier.vacant.reshape(-1, self.banks, self.width).any(2)
-        # if K outputs with all terms have finished, there is no slot for another
+        # if K outputs with all terms have finished, there is no slot for one more
         ended = ~np.take_along_axis(vacant, last[:, None], 1)
         totals, after = totals.reshape(len(last), -1), after.reshape(len(last), -1)
         totals = np.where(ended, np.float32(-np.inf), totals)

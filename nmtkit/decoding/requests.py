@@ -29,7 +29,7 @@ class Request:
     target: str | None = None  #: a given translation to score instead of a search
     ids: Sequence[int] | None = None  #: the token ids of `text`, if known
     source_tag: str = ""  #: a piece of the source vocabulary
-    glossary: "Glossary | None" = None  #: more terms, of those sentences that have a source term
+    glossary: "Glossary | None" = None  #: adds the target terms of sentences that contain a source term
     segment: Segment | None = None  #: with the tags of `text`, to be placed in the translation
 
     @classmethod

@@ -69,7 +69,7 @@ class Sentence:
     prefix_is_cut: bool = False
     tag: Sequence[int] = ()
     target: str | None = None  #: the text that is scored, if one is given
-    own_tag: int = 0  #: of `ids`, those of a tag that the line itself begins with
+    own_tag: int = 0  #: number of `ids` that belong to a tag at the beginning of the line itself
     overlong: str = ""  #: "cut" or "split" if there are more tokens than the limit
     frame: tuple[str, ...] = ()  #: of a line in sentences: the text before each task and after the last, as it stands
     starts: tuple[int, ...] = ()  #: of a line in sentences: where the sentence of each task starts

@@ -43,7 +43,7 @@ class _Reader:
                 continue
             is_comment = token.raw.startswith("<!--")
             if index in ends and token.name in _INLINE & self.kept and token.kind == "open":
-                skip_to = ends[index] + 1  # whatever is inside
+                skip_to = ends[index] + 1  # regardless of the content
                 run += self.tokens[index:skip_to]
             elif token.kind == "text" and pre:  # each line of preformatted text is a segment
                 yield from self.lines(run, token, states[-1])

@@ -26,7 +26,7 @@ def wrapped(segment: Segment, lines: int, width: int, newline: str) -> Segment:
 
 
 def _break(text: str, width: int) -> list[int]:
-    """Return where lines of at most `width` characters break: at spaces, or between letters of unspaced scripts."""
+    """Return where lines of at most `width` characters break: at spaces, or between letters without spaces."""
     breaks: list[int] = []
     start = last = 0
     for index in range(1, len(text)):

@@ -48,7 +48,7 @@ class NativeState:
     def __init__(self, state: "DecoderState", model: "NativeTransformer", longest: int) -> None:
         """`longest` is the length of the longest source, as the model reads it."""
         self.state, self.longest, self.length = state, longest, 0
-        self.log_probs = np.empty((0, 0), np.float32)  # of the last step: fresh memory costs more than its softmax
+        self.log_probs = np.empty((0, 0), np.float32)  # of the last step: allocating memory costs more than the softmax
         self.attention_layer = 0
         self.attention: list[Floats] | None = None  # of each step so far, if that layer's is recorded
         self._model = model  # the state points into its memory

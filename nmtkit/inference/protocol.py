@@ -47,7 +47,7 @@ class InferenceModel(ABC):
     vocabulary_size: int  # W, of the target
     precision: str  # number format, for people: "fp32, AVX2"
     faster_precision: str | None = None  # a `--precision` that is faster on this device, if one is known
-    longest_sequence: int | None = None  # most tokens of a source or an output, beside EOS or BOS; None: any number
+    longest_sequence: int | None = None  # most tokens of a source or an output, without EOS or BOS; None: any number
     attention_layers: int = 0  # decoder layers whose attention to the source can be shown
     shortlist: Shortlist | None = None  # for searches, see `restricted_to`
     step_bytes: int = 0  # that `step` takes for each log-probability beyond its result

@@ -17,7 +17,7 @@ from nmtkit.model.attention import join_heads, split_heads
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Memory, Transformer
 
-_ENCODED = 512  # tokens that a CPU encodes together: it gains nothing from more
+_ENCODED = 512  # tokens that a CPU encodes together; more are not faster
 _FEW = 448  # multiplications for which a matrix product pays in `attend_once`
 
 

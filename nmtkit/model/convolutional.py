@@ -75,7 +75,7 @@ class WeightNorm(nn.Module):
 
     @torch.no_grad()
     def fold(self) -> None:
-        """Replace V by W and remove g, for inference."""
+        """Replace V with W and remove g, for inference."""
         self.direction = nn.Parameter(self.weight, requires_grad=False)
         self.gain = None
 

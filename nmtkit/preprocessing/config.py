@@ -194,10 +194,10 @@ class CleaningConfig(Config):
     source_script: tuple[str, ...] = option(
         (),
         metavar="SCRIPT",
-        help="Drop pairs whose source letters are mostly not of this script, such as Latin or Han. Repeatable.",
+        help="Drop pairs whose source letters are mostly not in this script, such as Latin or Han. Repeatable.",
     )
     target_script: tuple[str, ...] = option(
-        (), metavar="SCRIPT", help="Drop pairs whose target letters are mostly not of this script. Repeatable."
+        (), metavar="SCRIPT", help="Drop pairs whose target letters are mostly not in this script. Repeatable."
     )
     langid_model: Path | None = option(
         None,

@@ -1,4 +1,4 @@
-"""Writes stdout, and checks that an output is no input, no file of a training run, and not in a dataset folder.
+"""Writes stdout, and checks that an output is not an input, a file of a training run, or inside a dataset folder.
 
 Commands call the checks before long work, so that mistakes are reported at once.
 """

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import TypeAlias
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_SPACE = " \t\r\n\f"  #: white space that collapses beside a tag; a no-break space does not
-_MAX_TAGS = 1_000  #: of a segment: time to place them is quadratic
+_SPACE = " \t\r\n\f"  #: white space that collapses next to a tag; a no-break space does not
+_MAX_TAGS = 1_000  #: of a segment, because the time to place them is quadratic
 Span: TypeAlias = tuple[int, int]
 
 #: Text that documents protect by default: URLs, e-mail addresses, placeholders such as {name}, {{ name }}, ${name}, %s.

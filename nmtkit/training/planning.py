@@ -1,4 +1,4 @@
-"""Plans a run for --budget: model, batches and schedule by the size of the corpus, updates by the measured speed.
+"""Plans a run for --budget. The size of the corpus selects the model, and the measured speed the number of updates.
 
 The evidence for the rules is in docs/explanation/budget.md.
 """
@@ -80,7 +80,7 @@ def with_plan(
 ) -> TrainingOptions:
     """Resolve --budget: as recorded by the run in the save folder, or by measuring. Collective.
 
-    `given` holds the options that the user has set, which win over the plan. `measure` returns the target tokens per
+    `given` contains the options that the user has set, which override the plan. `measure` returns the target tokens per
     second of a run with the given options. Raises UserError if the save folder contains a run with a different budget.
     """
     budget, folder = options.stop.budget, options.checkpoints.save_dir
@@ -135,19 +135,19 @@ def _names(options: TrainingOptions) -> set[str]:
 
 
 def _cost_of_validation(data: TrainingData) -> float:
-    """The target tokens that training processes in the time of a validation."""
+    """Return the number of target tokens that training processes in the time of one validation."""
     dataset = data.first
     return dataset.split(VALIDATION).target.tokens / _COST_OF_TRAINING if VALIDATION in dataset.split_names else 0.0
 
 
 def _validations(data: TrainingData, tokens: float) -> int:
-    """The number of validations in a run that has the time to process this many target tokens."""
+    """Return the number of validations in a run that has time for this many target tokens."""
     affordable = _SHARE_OF_VALIDATIONS * tokens / max(1.0, _cost_of_validation(data))
     return max(_AVERAGED, min(_VALIDATIONS, int(affordable)))
 
 
 def _schedule(updates: int, validations: int, minutes: float) -> dict[str, Any]:
-    """The options of a run with this many updates and validations in this time."""
+    """Return the options of a run with this many updates and validations in this time."""
     every = max(1, updates // validations)
     return {
         "max_updates": updates,
@@ -169,7 +169,7 @@ def _recorded(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _with(
     options: TrainingOptions, values: Mapping[str, Any], given: Mapping[str, Any], model: ModelConfig | None = None
 ) -> TrainingOptions:
-    """Set the options `values`, except for given ones. `model` is the model, by default that of --arch."""
+    """Set the options `values`, except `given` ones. `model` is the model, by default the one of --arch."""
     groups = {part.name: getattr(options, part.name) for part in fields(options)}
     if "arch" not in given:
         own = {field.name: getattr(options.model, field.name) for field in fields(options.model) if field.name in given}
@@ -181,7 +181,7 @@ def _with(
 
 
 def _command(data: TrainingData, values: Mapping[str, Any]) -> str:
-    """The command that sets all options of a plan explicitly."""
+    """Return the command that sets all options of a plan explicitly."""
     words = ["nmt-train", *(str(dataset.folder) for dataset in data.datasets)]
     for name, value in values.items():
         if value is True:
