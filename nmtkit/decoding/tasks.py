@@ -123,7 +123,7 @@ class SentenceEncoder:
         ]
 
     def banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Return the ids of the words of --ban that the vocabulary can spell; it never produces the others."""
+        """Return the ids of the words in --ban that the vocabulary can spell. The model cannot produce the others."""
         if not all(map(str.strip, words)):
             raise UserError("--ban: the word is empty")
         message, vocab = (
