@@ -82,7 +82,7 @@ def is_opennmt(path: Path) -> bool:
 
 
 def is_eole(path: Path) -> bool:
-    """Whether a folder is a model of Eole."""
+    """Whether a folder contains an Eole model."""
     return (path / "vocab.json").is_file() and any(path.glob("model.*.safetensors"))
 
 

@@ -21,7 +21,7 @@ FORMATS = ("text", "tsv", "jsonl", "pharaoh")  #: of the output
 
 @dataclass(frozen=True)
 class SearchConfig(Config):
-    """Beam search, with the paper's defaults (§6.1), or sampling."""
+    """Options of beam search, with the paper's defaults (§6.1), and of sampling."""
 
     heading: ClassVar[str] = "Search"
 
@@ -184,7 +184,7 @@ class RequestConfig(Config):
 
 @dataclass(frozen=True)
 class MarkupConfig(Config):
-    """Documents, lines with tags, and text that is not translated."""
+    """Options for documents, lines with tags, and text that is not translated."""
 
     heading: ClassVar[str] = "Documents and markup"
 

@@ -252,7 +252,7 @@ class Translator:
         advance: Advance = _ignore,
         done: int = 0,
     ) -> Generator[Translation, None, None]:
-        """Translate lines with tags or protected text, as `stream_chunks`. Each translation has one candidate."""
+        """Translate lines with tags or protected text like `stream_chunks`. Each translation has one candidate."""
         from nmtkit.decoding.markup import stream_markup  # imported late, with all formats of documents
 
         stream = partial(self.stream_chunks, config=config, batches=batches)
@@ -268,7 +268,7 @@ class Translator:
         advance: Advance = _ignore,
         done: int = 0,
     ) -> Generator[Translation, None, None]:
-        """Translate sentences given as ids of the source vocabulary, without EOS, as `stream` translates lines."""
+        """Translate sentences that are given as ids of the source vocabulary, without EOS, like `stream`."""
         batches = batches or StreamConfig()
         lines = map(self.request, sentences)
         return self.stream_chunks(chunks(lines, self.sizes(batches).buffer), config, batches, advance, done)
