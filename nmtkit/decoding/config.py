@@ -278,8 +278,8 @@ class StreamConfig(Config):
     split_sentences: bool | None = option(
         None,
         unset="for documents and in nmt-serve",
-        help="Translate the sentences of a line separately and join them. Most models lose text of lines with several "
-        "sentences.",
+        help="Translate the sentences of a line separately and join them. Most models omit text if a line contains "
+        "several sentences.",
     )
 
     def sizes_on(self, device: str) -> "BatchSizes":

@@ -133,7 +133,7 @@ class VocabularyConfig(Config):
     )
     byte_fallback: bool | None = option(
         None,
-        unset=f"on from --vocab-size {BYTE_FALLBACK_SIZE}",
+        unset=f"on for --vocab-size {BYTE_FALLBACK_SIZE} or more",
         help="Spell unknown characters as bytes, so that no token is unknown.",
     )
     normalization: str = option(
