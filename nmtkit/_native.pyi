@@ -1,8 +1,8 @@
 """The functions of each build of nmtkit/native.
 
-Functions of the search take contiguous arrays: ids and row numbers are int64, all else fp32. TypeError for another type,
-IndexError for another size. Functions of training take the address of the first element of contiguous tensors; shapes and
-types are in the comments. All functions may raise MemoryError. The long ones release the global interpreter lock.
+Functions of the search take contiguous arrays: ids and row numbers are int64, all else fp32. They raise TypeError
+for other types and IndexError for other sizes. Functions of training take the address of the first element of contiguous
+tensors; comments give shapes and types. All functions may raise MemoryError. The long ones release the global interpreter lock.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def matrix(weight: _Floats, bias: _Floats | None, number_format: str) -> Matrix:
     """Pack a copy of W (N, K) and b (N,). With "int8", W and the inputs are quantized, unless W has more than 2^16
     columns.
 
-    MemoryError for more than 2^30 rows or 2^24 columns. IndexError for a format other than fp32 and int8.
+    Raises MemoryError for more than 2^30 rows or 2^24 columns, and IndexError for a format other than fp32 and int8.
     """
 
 def multiply(matrix: Matrix, x: _Floats, y: _Floats, threads: int) -> None:
@@ -47,18 +47,18 @@ def model(
 def encode(model: Model, source: _Ints, lengths: _Ints, positions: _Floats, threads: int) -> DecoderState:
     """Encode source (B, S) with lengths (B,) at positions (S, D), for a search of one row a sentence.
 
-    The model must outlive the search. IndexError for a length outside 1..S and ids outside the vocabulary.
+    The model must outlive the search. Raises IndexError for a length outside 1..S and ids outside the vocabulary.
     """
 
 def restrict_to(model: Model, state: DecoderState, ids: NDArray[np.int32], starts: _Ints) -> None:
     """Restrict the output of sentence b to the ids from starts[b] to starts[b + 1] - 1, for starts (B + 1,).
 
-    The ids of a sentence are in ascending order. IndexError for ids that are never output or do not exist, for a
+    The ids of a sentence are in ascending order. Raises IndexError for ids that are never output or do not exist, for a
     sentence without ids, and for a wrong number of sentences.
     """
 
 def reorder(state: DecoderState, origins: _Ints) -> None:
-    """Make row i continue row origins[i], for origins (R,). IndexError for a row that does not exist."""
+    """Make row i continue row origins[i], for origins (R,). Raises IndexError for a row that does not exist."""
 
 def step(state: DecoderState, tokens: _Ints, position: _Floats, log_probs: _Floats, threads: int) -> None:
     """Decode tokens (R,) at a position (D,) into the log-probabilities (R, W) of the next tokens: -∞ for ids that are
@@ -93,7 +93,7 @@ def attend(state: DecoderState, tokens: _Ints, position: _Floats, threads: int) 
 def top_k(scores: _Floats, values: _Floats, indices: _Ints, threads: int) -> None:
     """The k highest of each row of scores (R, W) into values (R, k) and indices (R, k).
 
-    In descending order; of equal scores the first. NaN counts as -∞. IndexError for k > W.
+    In descending order; of equal scores the first. NaN counts as -∞. Raises IndexError for k > W.
     """
 
 # Operators of training: their tensors are in bf16 if `bf16` is set, otherwise in fp32, unless stated differently.
@@ -112,8 +112,8 @@ def cross_entropy(
     """-log p(target) and the mean of -log p into losses (rows, 2), fp32, for logits (rows, width) and targets (rows,),
     int64. With `learning`, the gradient of the smoothed loss replaces the logits, otherwise they are overwritten.
 
-    Ids that are never output have no part in either. IndexError for a target outside the vocabulary, and for a width
-    without these ids.
+    Ids that are never output have no part in either. Raises IndexError for a target outside the vocabulary, and for a
+    width without these ids.
     """
 
 def add(bf16: bool, x: int, y: int, count: int, threads: int) -> None:

@@ -88,7 +88,7 @@ class Checkpoint:
         return shares_vocabulary(self.source, self.target)
 
     def chosen(self, which: str = "auto") -> Weights:
-        """Return the weights that the option of `WeightsConfig` selects. UserError if averages are missing."""
+        """Return the weights that the option of `WeightsConfig` selects. Raises UserError if averages are missing."""
         if which == "ema" and self.ema is None:
             raise UserError("--weights ema: the checkpoint has no moving average, because it was trained without --ema")
         return self.weights if which == "trained" or self.ema is None else self.ema
@@ -108,7 +108,7 @@ class Checkpoint:
         return replace(self, weights=merged(self.weights, scale), ema=ema, optimizer=None, lora=None)
 
     def build_model(self, which: str = "auto") -> "TranslationModel":
-        """Build the model with the `chosen` weights, in evaluation mode. UserError if they do not fit."""
+        """Build the model with the `chosen` weights, in evaluation mode. Raises UserError if they do not fit."""
         from nmtkit.model.weights import build_model
 
         weights = self.chosen(which)
@@ -217,7 +217,7 @@ def checkpoint_in(folder: Path) -> str:
 
 
 def is_export(path: Path) -> bool:
-    """Whether a path is a folder of safetensors that nmt-export wrote, by the beginning of its header."""
+    """Whether a path is a safetensors folder from nmt-export. Reads only the beginning of the header."""
     with contextlib.suppress(OSError), (path / SAFETENSORS_HEADER).open("rb") as file:
         return FORMAT.encode() in file.read(_BEGINNING)
     return False

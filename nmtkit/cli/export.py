@@ -85,7 +85,7 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
 
 
 def _load(path: Path, weights: str) -> "Checkpoint":
-    """Load a checkpoint or an export with these weights. UserError if a weight is not finite."""
+    """Load a checkpoint or an export with these weights. Raises UserError if a weight is not finite."""
     from nmtkit.checkpoint import load_checkpoint
     from nmtkit.conversion.safetensors import from_safetensors
     from nmtkit.model.parameters import check_finite

@@ -86,7 +86,7 @@ class ConfigOption(click.Option):
         self.heading, self.aliases = heading, tuple(aliases)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Accept the aliases too. They are not in `opts`, which click uses for help and error messages."""
+        """Also accept the aliases. They are not in `opts`, which click uses for help and error messages."""
         if self.hidden:
             return
         shown = self.opts

@@ -204,7 +204,7 @@ def _take_embeddings(weights: ForeignWeights, given: Mapping[str, Any]) -> Embed
 
 
 def _take_or_share(weights: ForeignWeights, name: str, target: Tensor, is_shared: bool) -> Tensor:
-    """Take a matrix (W, D), or return the shared target embedding. UserError if it is missing or not equal."""
+    """Take a matrix (W, D), or return the shared target embedding. Raises UserError if it is missing or not equal."""
     if is_shared and name not in weights:
         return target
     matrix = weights.take(name)

@@ -22,7 +22,7 @@ _FOREIGN_CLASS = re.compile(r"GLOBAL (\S{1,100})")  # in torch's message
 
 
 class _Ignored:
-    """Stands in for objects with statistics, and drops all values."""
+    """Replaces objects with statistics, and drops all values."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -32,7 +32,7 @@ class _Ignored:
 
 
 class ConfigNode:
-    """Stands in for an omegaconf node: a value, or a dict or list of nodes."""
+    """Replaces an omegaconf node: a value, or a dict or list of nodes."""
 
     content: object = None
 

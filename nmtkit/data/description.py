@@ -181,7 +181,7 @@ def write_description(
 
 
 def read_description(folder: Path) -> Description:
-    """Read the description of a dataset folder. Raises UserError if it is missing, damaged, or a different version."""
+    """Read the description of a dataset folder. Raises UserError if it is missing or damaged or has another version."""
     path = folder / DESCRIPTION
     fields = _read_fields(path)
     try:

@@ -90,7 +90,7 @@ class NoRepeatedNgram:
 
 @dataclass(frozen=True)
 class Banned:
-    """Forbids these sequences of at least two tokens."""
+    """Forbids each of the `sequences`, of at least two tokens each."""
 
     sequences: Sequence[tuple[int, ...]]
 

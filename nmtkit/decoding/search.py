@@ -150,12 +150,12 @@ class _Histories:
 
     @property
     def tokens(self) -> Ints:
-        """(t, n), oldest first."""
+        """The tokens (t, n), oldest first."""
         return self._tokens[: self.length]
 
     @property
     def log_probs(self) -> Floats:
-        """(t, n), oldest first."""
+        """The log-probabilities (t, n), oldest first."""
         return self._log_probs[: self.length]
 
     def extend(self, prefix: Ints, token: Ints, log_prob: Floats, row: Ints) -> None:

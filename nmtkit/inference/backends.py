@@ -54,7 +54,7 @@ BACKENDS = {
 
 
 def backends_of(arch: str) -> Backends:
-    """Return the backends of an architecture; UserError if it has none."""
+    """Return the backends of an architecture. Raises UserError if it has none."""
     if arch not in BACKENDS:
         raise UserError(f"nmtkit cannot translate with models of the architecture {arch}")
     return BACKENDS[arch]

@@ -54,7 +54,7 @@ class NativeState:
         self._model = model  # the state points into its memory
 
     def reorder(self, origins: Ints) -> None:
-        """Continue row `origins[i]` in row i, see `InferenceState.reorder`. IndexError for rows that do not exist."""
+        """Continue row `origins[i]` in row i, see `InferenceState.reorder`. Raises IndexError for a missing row."""
         native_build.native.reorder(self.state, origins)
 
     def prepare(self, rows: int) -> None:
@@ -124,7 +124,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return self._make_reference()
 
     def encode(self, src: Ints, lengths: Ints) -> NativeState:
-        """Encode src (B, S) with lengths (B,) from 1 to S. IndexError for other lengths or unknown ids."""
+        """Encode src (B, S) with lengths (B,) from 1 to S. Raises IndexError for other lengths or unknown ids."""
         if not self.config.source_end:
             lengths = np.maximum(lengths - 1, 1)
         positions = self._source_positions.rows(0, src.shape[1])
@@ -141,14 +141,14 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return restricted
 
     def start(self, memory: NativeState) -> NativeState:
-        """Return `memory` as the state of B rows. IndexError if the shortlists are for a different batch."""
+        """Return `memory` as the state of B rows. Raises IndexError if the shortlists are for a different batch."""
         if self._shortlists:
             starts = np.cumsum([0, *map(len, self._shortlists)], dtype=np.int64)
             native_build.native.restrict_to(self._model, memory.state, np.concatenate(self._shortlists), starts)
         return memory
 
     def step(self, tokens: Ints, state: NativeState) -> Floats:
-        """Feed tokens (R,), and return log-probabilities (R, W). IndexError for ids or rows that do not exist."""
+        """Feed tokens (R,), and return log-probabilities (R, W). Raises IndexError for an unknown id or row."""
         if len(state.log_probs) < len(tokens):
             state.log_probs = np.empty((len(tokens), self.vocabulary_size), np.float32)
         log_probs = state.log_probs[: len(tokens)]
@@ -198,7 +198,7 @@ class _Positions:
         self._table = np.empty((0, config.d_model), np.float32) if learned is None else learned.copy()
 
     def rows(self, start: int, length: int) -> Floats:
-        """Return the encodings (length, D) of positions start, start + 1, … UserError beyond learned positions."""
+        """Return the encodings (length, D) from position start on. Raises UserError beyond the learned positions."""
         end = start + length
         if end > len(self._table):
             if self._is_learned:
@@ -228,7 +228,7 @@ class NativeLinear:
 
 
 def unknown_options(config: TransformerConfig) -> list[str]:
-    """Return the flags of options that the compiled search does not support, or not with this value."""
+    """Return the flags of options that the compiled search does not support with their current values."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     known = (name in _KNOWN and (_KNOWN[name] is _ANY or value in _KNOWN[name]) for name, value in values.items())
     return [flag(name) for name, is_known in zip(values, known, strict=True) if not is_known]

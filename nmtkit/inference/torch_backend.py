@@ -68,7 +68,7 @@ class TorchBackend(InferenceModel):
 
     @torch.inference_mode()
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """Return the weights of every layer and head, see `InferenceModel.attention`. UserError without attention."""
+        """Return all attention weights, see `InferenceModel.attention`. Raises UserError if there are none."""
         self.alignment_layer(None)
         weights = self.model.attention(*map(self._tensor, (src, lengths, tgt_in)))
         return AttentionWeights(**{kind: [_array(layer) for layer in layers] for kind, layers in vars(weights).items()})

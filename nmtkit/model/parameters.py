@@ -13,7 +13,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def transformer_shapes(config: TransformerConfig, source_size: int, target_size: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each parameter of a `Transformer`, in order. UserError if options and sizes do not fit."""
+    """Return the shape of each parameter of a `Transformer`, in order. Raises UserError if the sizes do not fit."""
     config = config.for_vocabularies(joined=source_size == target_size)
     return dict(_transformer_shapes(config, source_size, target_size))
 

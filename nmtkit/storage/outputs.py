@@ -63,7 +63,7 @@ def writing_stdout() -> Iterator[BinaryIO]:
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether a folder contains nmtkit's dataset.json, even if it is damaged or a different version."""
+    """Whether a folder contains nmtkit's dataset.json, even if the file is damaged or has a different version."""
     path = folder / DATASET
     if not path.is_file():
         return False

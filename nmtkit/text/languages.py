@@ -16,7 +16,7 @@ _SHORT_CODES = {  # ISO 639-2 and 639-3 -> 639-1, for languages with their own t
 
 
 def is_language(name: object) -> bool:
-    """Whether `name` can be a language, the suffix of a file name."""
+    """Whether `name` can be a language code, and therefore the suffix of a file name."""
     return isinstance(name, str) and 0 < len(name) <= MAX_LANGUAGE and "/" not in name and name.isprintable()
 
 

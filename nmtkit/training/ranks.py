@@ -108,7 +108,7 @@ class Ranks:
         return cast("T", result)
 
     def check_same(self, facts: Mapping[str, object]) -> None:
-        """Raise UserError with the first difference on all ranks unless `facts` are equal on all ranks."""
+        """Raise UserError on all ranks, with the first difference, unless all ranks give equal `facts`."""
         everywhere = self.gather(dict(facts))
         for rank, theirs in enumerate(everywhere):
             for name in {**everywhere[0], **theirs}:

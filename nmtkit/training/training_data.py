@@ -173,7 +173,7 @@ def _check_tags(datasets: Sequence[Dataset]) -> None:
 
 
 def _check_validation(datasets: Sequence[Dataset]) -> None:
-    """Raise UserError if some datasets have a validation split, but not the first, which decides what is best."""
+    """Raise UserError if a later dataset can validate but not the first, which selects the best checkpoint."""
     can_validate = [dataset for dataset in datasets if VALIDATION in dataset.split_names]
     if can_validate and can_validate[0] is not datasets[0]:
         raise UserError(
