@@ -174,7 +174,7 @@ def test_nonfinite_weights_are_named(value: float, make_checkpoint: MakeCheckpoi
     weights = {name: tensor.copy() for name, tensor in make_checkpoint().weights.items()}
     check_finite(weights)
     weights["decoder.1.feed_forward.outer.weight"][3, 5] = value
-    with pytest.raises(UserError, match=r"^decoder\.1\.feed_forward\.outer\.weight holds NaN or infinity"):
+    with pytest.raises(UserError, match=r"^decoder\.1\.feed_forward\.outer\.weight contains NaN or infinity"):
         check_finite(weights)
 
 

@@ -98,7 +98,7 @@ class BeamSearch:
         self.starts: Sequence[int] = (0,)
 
     def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
-        """See `Strategy.choose`, for log_probs (R, W)."""
+        """Choose candidates given log_probs (R, W), see `Strategy.choose`."""
         return self.choose_among(*top_k(log_probs, self.slots), frontier)
 
     def choose_among(self, steps: Floats, tokens: Ints, frontier: Frontier) -> Selection:
@@ -153,7 +153,7 @@ class Sampling:
         self.numbers = np.stack([_numbers(config.seed, sentence).random(shape) for sentence in sentences])
 
     def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
-        """See `Strategy.choose`, for log_probs (R, W)."""
+        """Choose candidates given log_probs (R, W), see `Strategy.choose`."""
         weights = self._shares(log_probs).cumsum(1, np.float64)  # in vocabulary order: rounding cannot change it
         draws = self.numbers[frontier.sentence_of_row, frontier.length, frontier.slot_of_row] * weights[:, -1]
         drawn = [row.searchsorted(draw, side="right") for row, draw in zip(weights, draws, strict=True)]

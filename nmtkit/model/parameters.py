@@ -79,7 +79,7 @@ def check_finite(weights: Mapping[str, NDArray[np.float32]]) -> None:
     """Raise UserError with its name if a parameter (…) contains NaN or infinity."""
     for name, weight in weights.items():
         if not (np.isfinite(weight.min()) and np.isfinite(weight.max())):
-            raise UserError(f"{name} holds NaN or infinity: use a different checkpoint")
+            raise UserError(f"{name} contains NaN or infinity: use a different checkpoint")
 
 
 def _unlike(weight: Any, shape: tuple[int, ...]) -> str | None:

@@ -189,7 +189,7 @@ def _change_of_metric(progress: dict[str, Any], metric: str, options: TrainingOp
 
 
 def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bool, schedule: str) -> None:
-    """Warn if the version of the data order, the loss, or a `schedule` with an end has changed since the run began.
+    """Warn if the version of the data order, the loss, or a linear or cosine `schedule` changed since the run began.
 
     Checkpoints that do not record a version have version 1.
     """

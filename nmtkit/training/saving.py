@@ -71,7 +71,7 @@ class Saver:
         for name, weight in self.learner.model.named_parameters():
             if not weight.isfinite().all():
                 raise self.ranks.report_once(
-                    RunError(f"{name} holds NaN or infinity after update {state.update}: {self.divergence(state)}")
+                    RunError(f"{name} contains NaN or infinity after update {state.update}: {self.divergence(state)}")
                 )
 
     def _write(

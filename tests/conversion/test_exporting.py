@@ -208,8 +208,8 @@ def test_a_folder_that_is_not_an_export_is_refused(
     [
         (lambda weight: weight.to(torch.int8), "is int8 where float32 is expected"),
         (lambda weight: weight[:, :1], "has [330, 1] where [330, 16] is expected"),
-        (lambda weight: weight.double() * 1e300, "holds NaN or infinity"),  # finite in float64
-        (lambda weight: weight * math.nan, "holds NaN or infinity"),
+        (lambda weight: weight.double() * 1e300, "contains NaN or infinity"),  # finite in float64
+        (lambda weight: weight * math.nan, "contains NaN or infinity"),
     ],
 )
 def test_weights_that_do_not_fit_the_model_are_reported_by_name(
@@ -255,7 +255,7 @@ def test_weights_that_are_not_finite_are_not_exported(
     save_checkpoint(tmp_path / "a.pt", replace(checkpoint, weights=weights, ema=checkpoint.weights))
     to = ("--to", target, "--output", tmp_path / "exported")
     said = refusal(run_here("nmt-export", tmp_path / "a.pt", "--weights", "trained", *to))
-    assert "a.pt: encoder.0.feed_forward.inner.bias holds NaN or infinity" in said
+    assert "a.pt: encoder.0.feed_forward.inner.bias contains NaN or infinity" in said
     assert not (tmp_path / "exported").exists()
 
 

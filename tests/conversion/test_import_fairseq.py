@@ -261,7 +261,7 @@ def test_options_are_read_from_nodes_of_omegaconf(whole: bool, tmp_path: Path, m
     [
         (torch.zeros(3, dtype=torch.int8), "is torch.int8: nmtkit imports only floating-point weights"),
         (torch.full((1,), torch.nan), "the weights do not fit the model"),
-        (torch.nan, "holds NaN or infinity"),
+        (torch.nan, "contains NaN or infinity"),
         ("text", "is not a tensor"),
     ],
 )

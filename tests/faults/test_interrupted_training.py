@@ -252,7 +252,7 @@ def test_weights_that_are_not_finite_are_never_saved(train: Callable[..., Result
     diverging = ("--lr-schedule", "constant", "--lr", 1e38, "--weight-decay", 10, "--warmup-updates", 1)
     result = train("--max-updates", 6, "--save-every", 1, "--keep-last", 1, *diverging)
     assert result.returncode == 1
-    assert b"holds NaN or infinity after update 3: the run has diverged; earlier checkpoints are int" in result.stderr
+    assert b"contains NaN or infinity after update 3: the run has diverged; earlier checkpoints are" in result.stderr
     assert (tmp_path / "checkpoint_2.pt").exists()
     assert not (tmp_path / "checkpoint_3.pt").exists()
 

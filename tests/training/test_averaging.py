@@ -74,7 +74,7 @@ def test_nonfinite_weights_are_refused_with_the_names_of_checkpoint_and_paramete
     bad.weights["encoder.0.feed_forward.inner.bias"][7] = value
     save_checkpoint(tmp_path / "bad.pt", bad)
     paths = [tmp_path / name for name in order]
-    with pytest.raises(UserError, match=r"bad\.pt: encoder\.0\.feed_forward\.inner\.bias holds NaN or infinity"):
+    with pytest.raises(UserError, match=r"bad\.pt: encoder\.0\.feed_forward\.inner\.bias contains NaN or infinity"):
         average_checkpoints(paths, "trained")
     average_checkpoints(paths, "ema")  # the weights that are averaged are what counts
 

@@ -101,7 +101,7 @@ def test_nonfinite_initial_weights_are_refused(train: Train, parent: Path, tmp_p
     checkpoint.weights["encoder.0.feed_forward.inner.bias"][3] = math.nan
     save_checkpoint(tmp_path / "bad.pt", checkpoint)
     result = train(tmp_path / "run", "--max-updates", 1, "--init-from", tmp_path / "bad.pt", code=2)
-    refused(result, f"{tmp_path / 'bad.pt'}: encoder.0.feed_forward.inner.bias holds NaN or infinity")
+    refused(result, f"{tmp_path / 'bad.pt'}: encoder.0.feed_forward.inner.bias contains NaN or infinity")
 
 
 def test_an_interrupted_run_resumes_from_its_own_checkpoints_and_says_so(
