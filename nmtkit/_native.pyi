@@ -1,8 +1,8 @@
 """The functions of each build of nmtkit/native.
 
 Functions of the search take contiguous arrays: ids and row numbers are int64, all else fp32. They raise TypeError
-for other types and IndexError for other sizes. Functions of training take the address of the first element of contiguous
-tensors; comments give shapes and types. All functions may raise MemoryError. The long ones release the global interpreter lock.
+for other types, IndexError for other sizes. Functions of training take the address of the first element of contiguous
+tensors; comments give shapes and types. All functions may raise MemoryError. The long ones release the GIL.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def model(
 ) -> Model:
     """A Transformer of copied weights, by the names of parameters in nmtkit/model/transformer.py.
 
-    IndexError for missing weights, an activation other than relu, gelu and swish, and a format other than fp32 and int8.
+    Raises IndexError for missing weights, an activation other than relu, gelu and swish, or an unknown format.
     """
 
 def encode(model: Model, source: _Ints, lengths: _Ints, positions: _Floats, threads: int) -> DecoderState:
@@ -64,7 +64,7 @@ def step(state: DecoderState, tokens: _Ints, position: _Floats, log_probs: _Floa
     """Decode tokens (R,) at a position (D,) into the log-probabilities (R, W) of the next tokens: -∞ for ids that are
     never output.
 
-    IndexError for a token outside the vocabulary, or another number of rows than the search has.
+    Raises IndexError for a token outside the vocabulary, or another number of rows than the search has.
     """
 
 def best_step(
@@ -78,7 +78,7 @@ def best_step(
 ) -> None:
     """As `step`, but only the k best next tokens of each row (R, k) and their log-probabilities (R, k).
 
-    Tokens in `excluded` count as impossible. IndexError also for k > W.
+    Tokens in `excluded` count as impossible. Also raises IndexError for k > W.
     """
 
 def record_attention(state: DecoderState, layer: int, weights: _Floats) -> None:

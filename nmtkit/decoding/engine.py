@@ -196,7 +196,7 @@ def _wants_attention(model: InferenceModel, batch: SearchBatch, task: Task) -> b
 
 
 def _layer_to_record(model: InferenceModel, batch: SearchBatch) -> int | None:
-    """The index of the decoder layer whose attention a task of the batch wants, or None."""
+    """Return the index of the decoder layer whose attention a task of the batch requests, or None."""
     if not any(_wants_attention(model, batch, task) for task in batch.tasks):
         return None
     return model.alignment_layer(batch.config.alignment_layer)
