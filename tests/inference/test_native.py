@@ -290,6 +290,8 @@ def test_the_attention_recorded_in_a_search_is_that_of_its_outputs(precision: st
     bare = [[replace(one, attention=None) for one in nbest] for nbest in found]
     for nbest, expected in zip(found, with_attention(model, rows, bare, None), strict=True):
         for one, other in zip(nbest, expected, strict=True):
+            assert one.attention is not None
+            assert other.attention is not None
             assert np.array_equal(one.attention, other.attention)
 
 
