@@ -179,7 +179,7 @@ class Sampling:
         return shares
 
 
-def _numbers(seed: int, sentence: Ints) -> np.random.Generator:
+def _numbers(seed: int, sentence: Ints) -> "np.random.Generator":  # imported late by numpy
     """Create the random number generator of a sentence, independent of its padding and batch."""
     key = hashlib.blake2b(sentence.astype("<i8").tobytes(), digest_size=16, key=seed.to_bytes(16, "little")).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))

@@ -13,8 +13,6 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from nmtkit.documents import FORMATS
-from nmtkit.documents.document import Options
 from nmtkit.errors import UserError
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_size
@@ -30,6 +28,9 @@ def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> 
 
     Raises HTTPException: 400 for a damaged file or an unsupported extension, 413 if it is too large.
     """
+    from nmtkit.documents import FORMATS
+    from nmtkit.documents.document import Options
+
     path = PurePath(name.replace("\\", "/"))
     format = format_of(path) or path.suffix.lower().removeprefix(".")
     if format not in FORMATS:

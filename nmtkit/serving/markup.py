@@ -2,24 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.translation import Translation
-from nmtkit.documents import Prepared
-from nmtkit.documents.document import Document, Options
-from nmtkit.documents.lines import read_line
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_size, strings
 from nmtkit.text.segment import PLACEHOLDERS, Segment
 from nmtkit.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from nmtkit.documents.document import Document
+
 
 class Documents:
     """The documents of one request. `lines` are their segments."""
 
-    def __init__(self, documents: Sequence[Document]) -> None:
+    def __init__(self, documents: "Sequence[Document]") -> None:
+        from nmtkit.documents import Prepared  # imported late, with all formats of documents
+
         self._documents = [(document, Prepared(document, (PLACEHOLDERS,))) for document in documents]
         self.lines = tuple(Request.of(segment) for _, prepared in self._documents for segment in prepared.segments)
 
@@ -39,7 +41,7 @@ class Documents:
 class MarkupRequest(Documents):
     """Texts with tags. `form` creates the response from the translated texts."""
 
-    def __init__(self, documents: Sequence[Document], form: Callable[[list[str]], dict[str, Any]]) -> None:
+    def __init__(self, documents: "Sequence[Document]", form: Callable[[list[str]], dict[str, Any]]) -> None:
         super().__init__(documents)
         self.form = form
 
@@ -55,6 +57,9 @@ def read_markup(
 
     Raises HTTPException: 400 if the request is malformed, 413 if it is too large.
     """
+    from nmtkit.documents.document import Options
+    from nmtkit.documents.lines import read_line
+
     texts = strings(values, name)
     ignored = values.get("ignore_tags") or []
     if not isinstance(ignored, list) or not all(isinstance(tag, str) for tag in ignored):

@@ -118,7 +118,7 @@ def test_every_module_says_what_it_is_for() -> None:
 DEFERRING = {  # modules of a translation on a CPU, which needs no torch
     *("checkpoint", "decoding.engine", "inference.backends", "machine.device", "model.architectures"),
     "decoding.evaluation",  # of sacreBLEU
-    *("decoding.generation", "decoding.translator"),  # of the formats of documents
+    *("decoding.generation", "decoding.translator", "serving.files", "serving.markup"),  # of the formats of documents
 }
 
 

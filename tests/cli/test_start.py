@@ -32,6 +32,11 @@ def test_nmt_generate_starts_without_the_libraries_of_the_network() -> None:
     assert output([sys.executable, "-c", code], PYTHONPATH=str(ROOT)).stdout == "set()\n"
 
 
+def test_nmt_serve_starts_without_formats_of_documents_and_random_numbers() -> None:
+    code = "import sys, nmtkit.serving.server; print({'nmtkit.documents', 'numpy.random', 'torch'} & {*sys.modules})"
+    assert output([sys.executable, "-c", code], PYTHONPATH=str(ROOT)).stdout == "set()\n"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_config_file_knows_each_option_by_the_name_of_its_flag(command: str) -> None:
     for option in load_command(command).params:
