@@ -103,7 +103,7 @@ def _refuse_search_options(values: dict[str, Any]) -> None:
     "glossary overlong max_tokens resume device precision threads workers quiet config",
 )
 @click.argument("dataset", required=False, type=PathName())
-@checkpoint_option
+@checkpoint_option(required=True)
 @options(ignore_excluded_options, refuse_idle_options, **GenerationOptions.groups(), log=LogConfig)
 def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """Translate raw text: stdin, a file, or a split of DATASET.

@@ -222,7 +222,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
     },
     "nmt-serve": {
         OTHERS: {
-            "--models --model": "use `--checkpoint`, once for each model of an ensemble",
+            "--models": "use `--checkpoint`, once for each model of an ensemble",
             "--vocabs": "not needed: the checkpoint contains the vocabulary",
             "--ip": "use `--host`",
             "--beam-size": "use `--beam`",

@@ -1,28 +1,41 @@
 """nmt-serve: translates over HTTP."""
 
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import options_without
+from nmtkit.cli.options import ignore_from_file, options_without
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.errors import UserError
-from nmtkit.serving.config import ServingOptions
+from nmtkit.serving.config import Languages, ServingOptions
 from nmtkit.text.reading import check_readable
 
 SET_BY_REQUESTS = ("nbest", "alignment")
 ABOUT_ONE_TEXT = ("prefix", "constraints", "score", "buffer")
 
 
+def refuse_idle_server_options(values: dict[str, Any]) -> None:
+    """Raise UserError for options that exclude each other or have no effect."""
+    refuse_idle_search_options(values)
+    ignore_from_file(values, ("checkpoint",), "model")
+    ignore_from_file(values, ("model",), "checkpoint")
+    if values["checkpoint"] and values["model"]:
+        raise UserError("--checkpoint and --model are mutually exclusive: use one of them")
+    if not (values["checkpoint"] or values["model"]):
+        raise UserError("no model to serve: use --checkpoint FILE, or --model PAIR=FILE for each of several")
+
+
 @command(
     "nmt-serve",
-    common="checkpoint port host device precision threads workers beam length_penalty overlong max_tokens "
+    common="checkpoint model port host device precision threads workers beam length_penalty overlong max_tokens "
     "max_request_chars max_queue cors_origin glossary source_tag access_log quiet config",
 )
-@checkpoint_option
+@checkpoint_option(required=False)
 @options_without(
-    (*SET_BY_REQUESTS, *ABOUT_ONE_TEXT), refuse_idle_search_options, **ServingOptions.groups(), log=LogConfig
+    (*SET_BY_REQUESTS, *ABOUT_ONE_TEXT), refuse_idle_server_options, **ServingOptions.groups(), log=LogConfig
 )
 def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """Translate over HTTP until Ctrl-C or SIGTERM.
@@ -36,11 +49,13 @@ def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """
     configure(log)
     chosen = ServingOptions(**groups)
-    for path in filter(None, (*checkpoint, chosen.requests.glossary, chosen.engine.shortlist)):
+    files: dict[Languages | None, Sequence[Path]]
+    files = {pair: (path,) for pair, path in chosen.server.models.items()} or {None: checkpoint}
+    for path in filter(None, (*chain(*files.values()), chosen.requests.glossary, chosen.engine.shortlist)):
         check_readable(path)
     try:
         from nmtkit.serving.server import serve
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed: pip install starlette uvicorn prometheus-client") from error
 
-    serve(checkpoint, chosen)
+    serve(files, chosen)

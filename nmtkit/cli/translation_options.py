@@ -1,5 +1,6 @@
 """Command-line options that nmt-generate and nmt-serve share."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ class _CheckpointOption(ConfigOption):
             raise
 
 
-checkpoint_option = click.option(
+checkpoint_option = partial(
+    click.option,
     "--checkpoint",
     cls=_CheckpointOption,
     heading="Model",
-    required=True,
     multiple=True,
     type=PathName(),
     metavar="FILE",

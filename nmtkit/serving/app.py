@@ -1,7 +1,7 @@
 """The HTTP service as an ASGI application."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -22,13 +22,13 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.files import Downloads, read_file, uploaded_file
-from nmtkit.serving.libretranslate import Languages, languages_answer
 from nmtkit.serving.markup import Documents
-from nmtkit.serving.messages import AnyRequest, check_media_type, read_request
+from nmtkit.serving.messages import AnyRequest, check_media_type, json_object, read_request
 from nmtkit.serving.middleware import LoopbackHost, RequestRecorder
+from nmtkit.serving.models import Model, choose, languages_answer
 from nmtkit.serving.prometheus import MEDIA_TYPE, Metrics
 from nmtkit.serving.scheduler import DynamicBatcher, QueueFull
-from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.version import __version__
 
 SECONDS_FOR_BODY = 30.0
 MAX_REQUESTS = 128  # translated at the same time
@@ -55,28 +55,29 @@ _PAGE_HEADERS = {  # the page runs no foreign scripts, connects only to this ser
 
 
 class Service:
-    """The endpoints. `source` is the tokenizer of the source language; `languages` are source and target."""
+    """The endpoints."""
 
     def __init__(
         self,
         batcher: DynamicBatcher,
         search: SearchConfig,
-        source: Tokenizer,
-        languages: Languages,
+        models: Sequence[Model],
         config: ServeConfig,
         metrics: Metrics,
     ) -> None:
         self._batcher, self._search = batcher, search
         self._config, self._metrics = config, metrics
-        self.use(source, languages, {})
+        self.use(models)
         self._page, self._openapi = PAGE.read_bytes(), OPENAPI.read_bytes()
         self._slots = MAX_REQUESTS
         self._downloads = Downloads()
 
-    def use(self, source: Tokenizer, languages: Languages, identity: dict[str, str]) -> None:
-        """Serve a model with this tokenizer and these languages. /health and the metrics show its `identity`."""
-        self._source, self._languages, self._identity = source, languages, identity
-        self._metrics.model.info(identity)
+    def use(self, models: Sequence[Model]) -> None:
+        """Serve these models. Requests that have begun keep theirs."""
+        self._models = tuple(models)
+        self._metrics.models.clear()
+        for model in models:
+            self._metrics.models.labels(*model.languages).info({"version": __version__, **model.identity})
 
     def app(self, is_loopback: bool = False) -> Starlette:
         """Create the application. If `is_loopback`, it accepts only Host headers that name this machine."""
@@ -115,17 +116,17 @@ class Service:
         return Response(self._page, media_type="text/html", headers=_PAGE_HEADERS)
 
     async def health(self, request: Request) -> Response:
-        """Answer whether the server translates requests."""
+        """Answer whether the server translates requests, and with which models."""
         alive = self._batcher.alive
         status = HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE
-        source, target = self._languages
-        state = "ok" if alive else "stopped"
-        languages = {"source_language": source, "target_language": target}
-        return JSONResponse({"status": state, **languages, **self._identity}, status)
+        names = ("source_language", "target_language")
+        models = [dict(zip(names, model.languages, strict=True)) | model.identity for model in self._models]
+        values = {"status": "ok" if alive else "stopped", "version": __version__, "models": models}
+        return JSONResponse(values, status)
 
     async def languages(self, request: Request) -> Response:
-        """Answer with the languages of the model, in the form of LibreTranslate."""
-        return JSONResponse(languages_answer(self._languages))
+        """Answer with the languages of the models, in the form of LibreTranslate."""
+        return JSONResponse(languages_answer([model.languages for model in self._models]))
 
     async def openapi(self, request: Request) -> Response:
         """Answer with the OpenAPI description of all endpoints."""
@@ -141,17 +142,21 @@ class Service:
         body = await _read_body(request, self._config.max_body)
         with self._slot():  # taken late, so that clients with slow uploads hold no slot
             # Large requests and answers take a second to parse and build: threads let other requests continue.
-            asked = await asyncio.to_thread(read_request, body, self._config, self._search.beam, self._languages)
-            translations = await self._translated(asked, request)
-            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, self._source)))
+            values = await asyncio.to_thread(json_object, body)
+            model = choose(self._models, values)
+            source = model.languages[0]
+            asked = await asyncio.to_thread(read_request, values, self._config, self._search.beam, source)
+            translations = await self._translated(asked, model, request)
+            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, model.source)))
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file of a form, and answer with the address of the result."""
         body = await _read_body(request, self._config.max_body)
-        name, content = await uploaded_file(request.headers, body)
+        name, content, values = await uploaded_file(request.headers, body)
+        model = choose(self._models, values)
         with self._slot():
-            name, asked = await asyncio.to_thread(read_file, name, content, self._config, self._languages[1])
-            translations = await self._translated(asked, request)
+            name, asked = await asyncio.to_thread(read_file, name, content, self._config, model.languages[1])
+            translations = await self._translated(asked, model, request)
             (result,) = await asyncio.to_thread(asked.write, translations)
         path = self._downloads.add(name, result)
         return JSONResponse({"translatedFileUrl": str(request.base_url.replace(path=f"/{path}"))})
@@ -180,10 +185,10 @@ class Service:
         finally:
             self._slots += 1
 
-    async def _translated(self, asked: AnyRequest | Documents, request: Request) -> list[Translation]:
+    async def _translated(self, asked: AnyRequest | Documents, model: Model, request: Request) -> list[Translation]:
         """Wait for the translations. Drops the job if the wait is cancelled, for example if the client disconnects."""
         try:
-            job = self._batcher.submit(asked.lines, asked.search(self._search))
+            job = self._batcher.submit(asked.lines, asked.search(self._search), model.translate)
         except QueueFull as error:
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "the queue is full: try again later", _RETRY) from error
         result = asyncio.wrap_future(job.result)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 from nmtkit.config import Config, OptionGroups, option
@@ -11,11 +12,20 @@ from nmtkit.model.config import WeightsConfig
 
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#A-Z]+")  # as sent by browsers: lower case, without a path
 
+Languages = tuple[str, str]  # source and target, as requests name them
+_PAIR = re.compile("(LANG)-(LANG)=(.+)".replace("LANG", "[^=-]+(?:-[A-Z0-9][^=-]*)*"))  # LANG: such as pt or pt-BR
+
 
 @dataclass(frozen=True)
 class ServeConfig(Config):
     heading: ClassVar[str] = "Server"
 
+    model: tuple[str, ...] = option(
+        (),
+        metavar="PAIR=FILE",
+        help="Checkpoint of a language pair, such as en-de=averaged.pt, instead of --checkpoint. Repeat for several "
+        "pairs, of which requests choose one by source and target.",
+    )
     port: int = option(8080, min=0, max=65535, help="Port to listen on. 0 picks a free one.")
     host: str = option(
         "127.0.0.1",
@@ -54,12 +64,26 @@ class ServeConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        pairs = [tuple(code.lower() for code in pair) for pair in self.models]
+        if len(set(pairs)) < len(self.model):
+            raise UserError("--model: two models have the same languages: give each pair once")
         for origin in self.cors_origin:
             if not _ORIGIN.fullmatch(origin):
                 raise UserError(
                     f"--cors-origin {origin}: not an origin: use one such as https://example.org, in lower case and "
                     "without a path, or *"
                 )
+
+    @property
+    def models(self) -> dict[Languages, Path]:
+        """The checkpoints of --model by their languages. Raises UserError for a malformed value."""
+        found = {}
+        for value in self.model:
+            match = _PAIR.fullmatch(value)
+            if match is None:
+                raise UserError(f"--model {value}: not a language pair and a file: use one such as en-de=averaged.pt")
+            found[match[1], match[2]] = Path(match[3])
+        return found
 
     @property
     def max_body(self) -> int:

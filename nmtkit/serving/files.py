@@ -44,8 +44,8 @@ def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> 
     return path.name, documents
 
 
-async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes]:
-    """Return the name and content of the file in a form. Raises HTTPException 400 or 415."""
+async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes, dict[str, str]]:
+    """Return the name and content of the file in a form, and its other fields. Raises HTTPException 400 or 415."""
     if not headers.get("content-type", "").startswith("multipart/form-data"):
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form (multipart/form-data) with a file")
 
@@ -60,7 +60,8 @@ async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes]:
         file = form.get("file")
         if not isinstance(file, UploadFile) or not file.filename:
             raise bad_request('the form has no file with the name "file"')
-        return file.filename, await file.read()
+        values = {name: value for name, value in form.items() if isinstance(value, str)}
+        return file.filename, await file.read(), values
     finally:
         await form.close()
 

@@ -11,12 +11,11 @@ from typing import Any
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.json_fields import bad_request, check_names, check_size, quoted, strings
+from nmtkit.serving.json_fields import bad_request, check_names, check_size, strings
 from nmtkit.serving.markup import MarkupRequest, read_markup
 from nmtkit.text.tokenizer import Tokenizer
 
 FIELDS = ("q", "source", "target", "format", "alternatives", "api_key")
-Languages = tuple[str, str]  # of the model: source and target
 
 
 @dataclass(frozen=True)
@@ -73,18 +72,16 @@ def _versions(translations: Sequence[Translation]) -> list[str]:
 
 
 def read_libretranslate(
-    values: dict[str, Any], limits: ServeConfig, beam: int, languages: Languages
+    values: dict[str, Any], limits: ServeConfig, beam: int, source: str
 ) -> LibreTranslateRequest | MarkupRequest:
-    """Check a request. The beam limits the number of alternatives.
+    """Check a request to a model with the language `source`. The beam limits the number of alternatives.
 
-    Raises HTTPException: 400 if the request is malformed or for unsupported languages, 413 if it is too large.
+    Raises HTTPException: 400 if the request is malformed, 413 if it is too large.
     """
     check_names(values, "q", FIELDS)
     texts = tuple(tuple(text.split("\n")) for text in strings(values, "q"))
-    source, target = languages
-    _check_word(values, "source", (source, "auto"), f"the model translates from {source} to {target}")
-    _check_word(values, "target", (target,), f"the model translates from {source} to {target}")
-    _check_word(values, "format", ("text", "html"), 'send "text" or "html"')
+    if values.get("format") not in (None, "text", "html"):
+        raise bad_request('format: "text" or "html" is expected')
     alternatives = values.get("alternatives")
     if alternatives is not None and (type(alternatives) is not int or alternatives < 0):
         raise bad_request("alternatives: a whole number is expected")
@@ -94,20 +91,3 @@ def read_libretranslate(
         return read_markup(values, "q", "html", limits, request.with_detected)
     check_size(request.lines, 1 + request.alternatives, limits)
     return request
-
-
-def _check_word(values: dict[str, Any], name: str, accepted: Sequence[str], reason: str) -> None:
-    """Raise HTTPException 400 unless a field is missing, null, or one of the accepted words."""
-    value = values.get(name)
-    if value is None or value in accepted:
-        return
-    if not isinstance(value, str):
-        raise bad_request(f"{name}: a string is expected")
-    raise bad_request(f"{name} {quoted(value)} is not supported: {reason}")
-
-
-def languages_answer(languages: Languages) -> list[dict[str, Any]]:
-    """Create the response to GET /languages, with each language and its target languages."""
-    source, target = languages
-    targets = {target: list[str](), source: [target]}
-    return [{"code": code, "name": code, "targets": targets[code]} for code in dict.fromkeys((source, target))]

@@ -13,7 +13,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_names, check_size, flag, strings
-from nmtkit.serving.libretranslate import Languages, LibreTranslateRequest, read_libretranslate
+from nmtkit.serving.libretranslate import LibreTranslateRequest, read_libretranslate
 from nmtkit.serving.markup import MarkupRequest, read_markup
 from nmtkit.serving.source_words import source_words
 from nmtkit.text.tokenizer import Tokenizer
@@ -37,7 +37,11 @@ class TranslationRequest:
         return {"translations": [_translation(self, translation, source) for translation in translations]}
 
 
-FIELDS = ("text", *(field.name for field in fields(TranslationRequest)[1:]), "tag_handling", "ignore_tags")
+FIELDS = (
+    *("text", "source", "target", "source_lang", "target_lang"),
+    *(field.name for field in fields(TranslationRequest)[1:]),
+    *("tag_handling", "ignore_tags"),
+)
 AnyRequest = TranslationRequest | LibreTranslateRequest | MarkupRequest
 
 
@@ -47,14 +51,13 @@ def check_media_type(headers: Headers) -> None:
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the header Content-Type: application/json")
 
 
-def read_request(body: bytes, limits: ServeConfig, beam: int, languages: Languages) -> AnyRequest:
-    """Parse the body of a request to a model with these `languages`.
+def read_request(values: dict[str, Any], limits: ServeConfig, beam: int, source: str) -> AnyRequest:
+    """Check a request to a model with the language `source`.
 
     Raises HTTPException: 400 if it is malformed, 413 if it is too large.
     """
-    values = _json_object(body)
     if "q" in values and "text" not in values:
-        return read_libretranslate(values, limits, beam, languages)
+        return read_libretranslate(values, limits, beam, source)
     check_names(values, "text", FIELDS)
     texts = strings(values, "text")
     lines = texts[0].split("\n") if isinstance(values["text"], str) else texts
@@ -74,7 +77,8 @@ def _with_texts(texts: list[str]) -> dict[str, Any]:
     return {"translations": [{"text": text} for text in texts]}
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def json_object(body: bytes) -> dict[str, Any]:
+    """Parse the body of a request. Raises HTTPException 400 if it is not a JSON object."""
     try:
         values = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:

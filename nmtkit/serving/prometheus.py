@@ -24,7 +24,9 @@ class Metrics:
         self.queued_lines = gauge("nmtkit_queued_lines", "Lines that are waiting or being translated.")
         self.open_requests = gauge("nmtkit_open_requests", "Requests with a complete body that are being translated.")
         self.open_connections = gauge("nmtkit_open_connections", "Open connections.")
-        self.model = Info("nmtkit_model", "The model in use and the version of nmtkit.", registry=registry)
+        self.models = Info(
+            "nmtkit_model", "A model in use and the version of nmtkit.", ("source", "target"), registry=registry
+        )
         self._requests = counter("nmtkit_requests_total", "Requests answered.", ("path", "status"))
         self._request_seconds = Histogram(
             "nmtkit_request_seconds",

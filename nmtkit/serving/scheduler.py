@@ -49,10 +49,11 @@ def count_characters(line: str) -> int:
 
 @dataclass(eq=False)
 class Job:
-    """The lines of a request. `result` is set when all lines are translated."""
+    """The lines of a request, to be translated by its model. `result` is set when all lines are translated."""
 
     lines: Sequence[Line]
     config: SearchConfig
+    translate: Translate
     translations: list[Translation] = field(default_factory=list)
     result: "Future[list[Translation]]" = field(default_factory=Future)
     abandoned: bool = False
@@ -80,13 +81,13 @@ Share = tuple[Job, Sequence[Line]]  # a job and its lines that a round translate
 class DynamicBatcher:
     """A thread that translates jobs in rounds. A round contains lines of several jobs.
 
-    `translate` must return one translation for each line. If it fails, each job of the round is retried separately, so
-    that a bad job does not affect the others. If all jobs of a search are abandoned, it stops after the current batch
-    if `can_stop`; otherwise it finishes the round.
+    One model searches at a time, with all threads of this process. If a search fails, each of its jobs is retried
+    separately, so that a bad job does not affect the others. If all jobs of a search are abandoned, it stops after the
+    current batch if `can_stop`; otherwise it finishes the round.
     """
 
-    def __init__(self, translate: Translate, max_lines: int, metrics: Metrics, can_stop: bool = True) -> None:
-        self._translate, self._max_lines, self._metrics, self._can_stop = translate, max_lines, metrics, can_stop
+    def __init__(self, max_lines: int, metrics: Metrics, can_stop: bool = True) -> None:
+        self._max_lines, self._metrics, self._can_stop = max_lines, metrics, can_stop
         self._jobs: deque[Job] = deque()
         self._queued = 0  # lines of jobs that are neither done nor abandoned
         self._closed = False
@@ -100,9 +101,9 @@ class DynamicBatcher:
         """Whether the thread runs and can translate jobs."""
         return self._thread.is_alive() and not self._closed and self._has_workers
 
-    def submit(self, lines: Sequence[Line], config: SearchConfig) -> Job:
-        """Queue lines as a job. Raises QueueFull if there is no space."""
-        job = Job(lines, config)
+    def submit(self, lines: Sequence[Line], config: SearchConfig, translate: Translate) -> Job:
+        """Queue lines as a job. `translate` must return one translation for each. Raises QueueFull without space."""
+        job = Job(lines, config, translate)
         job.result.set_running_or_notify_cancel()  # so that only this class can complete it
         with self._change:
             if self._queued + len(lines) > self._max_lines:
@@ -136,18 +137,23 @@ class DynamicBatcher:
     def _translate_round(self) -> None:
         shares = self._next_round()
         start = time.monotonic()
+        for translate in dict.fromkeys(job.translate for job, _ in shares):
+            self._translate_by_one([share for share in shares if share[0].translate == translate])
+        if shares:
+            self._metrics.rounds.inc()
+            self._metrics.search_seconds.inc(time.monotonic() - start)
+        self._put_back([job for job, _ in shares])
+
+    def _translate_by_one(self, shares: list[Share]) -> None:
+        """Translate shares of jobs for the same model."""
         try:
             for config in dict.fromkeys(job.config for job, _ in shares):
-                self._search([share for share in shares if share[0].config == config], config)
+                self._search([share for share in shares if share[0].config == config])
         except WorkersNotStartedError as error:  # further searches would wait for the same failure
             self._has_workers = False
             for job, _ in _wanted(shares):
                 if not job.result.done() and not job.is_translated:
                     self._fail(job, error)
-        if shares:
-            self._metrics.rounds.inc()
-            self._metrics.search_seconds.inc(time.monotonic() - start)
-        self._put_back([job for job, _ in shares])
 
     def _next_round(self) -> list[Share]:
         """Wait for the next round. It is empty if its jobs have been abandoned, or at the end."""
@@ -163,11 +169,11 @@ class DynamicBatcher:
                 lines, chars = lines + len(share), chars + job.chars(share)
             return shares
 
-    def _search(self, shares: list[Share], config: SearchConfig, is_retry: bool = False) -> None:
-        """Translate shares of jobs with the same `config`, or one by one if this fails."""
+    def _search(self, shares: list[Share], is_retry: bool = False) -> None:
+        """Translate shares of jobs with the same model and `config`, or one by one if this fails."""
         try:
             if wanted := _wanted(shares):
-                self._search_together(wanted, config)
+                self._search_together(wanted)
         except _SearchStopped:
             pass
         except WorkersNotStartedError:
@@ -178,19 +184,19 @@ class DynamicBatcher:
                 return
             logger.warning("a search failed, retrying its requests one by one: %s: %s", type(error).__name__, error)
             for share in _wanted(shares):
-                self._search([share], config, is_retry=True)
+                self._search([share], is_retry=True)
 
     def _fail(self, job: Job, error: Exception) -> None:
         self._metrics.failures.inc()
         job.result.set_exception(error)
 
-    def _search_together(self, shares: list[Share], config: SearchConfig) -> None:
+    def _search_together(self, shares: list[Share]) -> None:
         def check_wanted(done: int) -> None:
             if self._closed or (self._can_stop and not _wanted(shares)):
                 raise _SearchStopped
 
-        lines = [line for _, share in shares for line in share]
-        found = iter([_without_attention(each) for each in self._translate(lines, config, check_wanted)])
+        job, lines = shares[0][0], [line for _, share in shares for line in share]
+        found = iter([_without_attention(each) for each in job.translate(lines, job.config, check_wanted)])
         self._has_workers = True
         by_job = [[next(found) for _ in share] for _, share in shares]
         self._metrics.lines.inc(len(lines))

@@ -1,4 +1,4 @@
-"""Runs the service: checks the machine, binds the socket, loads the model, and answers until a signal."""
+"""Runs the service: checks the machine, binds the socket, loads the models, and answers until a signal."""
 
 import ipaddress
 import logging
@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -23,63 +23,45 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import RunError, UserError
 from nmtkit.machine.threads import available_cores
 from nmtkit.serving.app import Service
-from nmtkit.serving.config import ServeConfig, ServingOptions
+from nmtkit.serving.config import Languages, ServeConfig, ServingOptions
+from nmtkit.serving.models import Model
 from nmtkit.serving.prometheus import Metrics
 from nmtkit.serving.scheduler import DynamicBatcher, Line
 from nmtkit.serving.systemd import notify, notify_reloading
-from nmtkit.version import __version__
 
 MAX_CONNECTIONS = 512  # beyond, requests get 503; a process may usually open 1,024 files
 BACKLOG = 1024  # connections that wait in the kernel
 SECONDS_TO_DRAIN = 60  # time for accepted requests at shutdown
 
 
-def serve(paths: Sequence[Path], options: ServingOptions) -> None:
+def serve(files: Mapping[Languages | None, Sequence[Path]], options: ServingOptions) -> None:
     """Answer requests until SIGINT or SIGTERM, which is raised again after accepted requests are answered.
 
-    `paths` are one checkpoint, or several for an ensemble. The address is bound before the model is loaded, but until
-    then connections are refused. Raises UserError if the address cannot be used, if this machine is too small for the
-    options, or if the model does not support the search.
+    `files` are one checkpoint of each model, or several for an ensemble, by its languages in requests; None for those
+    of the checkpoint. The address is bound before they are loaded, but until then connections are refused. Raises
+    UserError if the address cannot be used, if this machine is too small for the options, or if a model does not
+    support the search.
     """
     _check_workers(options.engine.workers)
     with _listener(options.server) as listener:
-        request_files = RequestFiles(options.requests)
-        translator, identity = _load(paths, options)
-        batches = replace(options.batches, split_sentences=options.batches.split_sentences is not False)
-
-        search = replace(options.search, repetition_guard=options.search.repetition_guard is not False)
-
-        def translate(
-            lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]
-        ) -> Iterator[Translation]:
-            return translate_by(translator, lines, search, advance)
-
-        def translate_by(
-            model: Translator, lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]
-        ) -> Iterator[Translation]:
-            return model.stream_chunks(request_files.attach([lines]), search, batches, advance)
-
-        def check(model: Translator) -> None:
-            next(translate_by(model, ["A first one."], replace(search, alignment=True), lambda done: None))
-
-        check(translator)
+        load = _Loader(options)
+        models = [load(*item) for item in files.items()]
         metrics = Metrics()
         # with workers, never stop a search, since they would have to load the model again
-        batcher = DynamicBatcher(translate, options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
-        service = Service(batcher, search, translator.source, translator.languages, options.server, metrics)
-        service.use(translator.source, translator.languages, identity)
+        batcher = DynamicBatcher(options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
+        service = Service(batcher, load.search, models, options.server, metrics)
 
         def reload() -> None:
-            nonlocal translator
             notify_reloading()
             try:
-                loaded, identity = _load(paths, options)
-                check(loaded)
-                translator = loaded
-                service.use(loaded.source, loaded.languages, identity)
-                logger.info("reloaded %s", identity["model"])
-            except (UserError, RunError) as error:
-                logger.error("cannot reload the model, the current one stays in use: %s", error)
+                for number, (languages, paths) in enumerate(files.items()):
+                    name = _file_names(paths)
+                    try:
+                        models[number] = load(languages, paths)
+                        service.use(models)
+                        logger.info("reloaded %s", name)
+                    except (UserError, RunError) as error:
+                        logger.error("cannot reload %s, the current model stays in use: %s", name, error)
             finally:
                 notify("READY=1")
 
@@ -89,20 +71,38 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
             batcher.close()
 
 
-def _load(paths: Sequence[Path], options: ServingOptions) -> tuple[Translator, dict[str, str]]:
-    """Load a model from its files, and describe it for /health."""
-    checkpoints = [load_checkpoint(path) for path in paths]
-    return Translator.of(checkpoints, options.engine, options.weights, paths), _identity(paths, checkpoints)
+class _Loader:
+    """Loads models and checks that they support the search of the options, which is `search`."""
+
+    def __init__(self, options: ServingOptions) -> None:
+        self._options, self._request_files = options, RequestFiles(options.requests)
+        self._batches = replace(options.batches, split_sentences=options.batches.split_sentences is not False)
+        self.search = replace(options.search, repetition_guard=options.search.repetition_guard is not False)
+
+    def __call__(self, languages: Languages | None, paths: Sequence[Path]) -> Model:
+        checkpoints = [load_checkpoint(path) for path in paths]
+        translator = Translator.of(checkpoints, self._options.engine, self._options.weights, paths)
+
+        def translate(
+            lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]
+        ) -> Iterator[Translation]:
+            return translator.stream_chunks(self._request_files.attach([lines]), search, self._batches, advance)
+
+        next(translate(["A first one."], replace(self.search, alignment=True), lambda done: None))
+        return Model(translate, translator.source, languages or translator.languages, _identity(paths, checkpoints))
 
 
 def _identity(paths: Sequence[Path], checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
     values = {
-        "version": __version__,
-        "model": ",".join(path.name for path in paths),
+        "model": _file_names(paths),
         "checkpoint": ",".join((checkpoint.checksum or "")[:12] for checkpoint in checkpoints),
     }
     updates = [str(checkpoint.progress["update"]) for checkpoint in checkpoints if "update" in checkpoint.progress]
     return values | ({"update": ",".join(updates)} if updates else {})
+
+
+def _file_names(paths: Sequence[Path]) -> str:
+    return ",".join(path.name for path in paths)
 
 
 def _check_workers(workers: int) -> None:

@@ -106,8 +106,9 @@ def test_server_responses_have_the_fields_of_the_http_api_specification(tiny_che
     pytest.importorskip("starlette")
     from nmtkit import Translator
     from nmtkit.decoding.config import SearchConfig
-    from nmtkit.serving.libretranslate import LibreTranslateRequest, languages_answer
+    from nmtkit.serving.libretranslate import LibreTranslateRequest
     from nmtkit.serving.messages import TranslationRequest
+    from nmtkit.serving.models import languages_answer
 
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
     request = TranslationRequest(("the dog runs",), nbest=2, scores=True, alignment=True)
@@ -121,4 +122,4 @@ def test_server_responses_have_the_fields_of_the_http_api_specification(tiny_che
     found = other.answer(translations, translator.source)
     assert set(found) == set(schema("LibreTranslateTranslation")["properties"])
     assert set(found["detectedLanguage"]) == set(schema("DetectedLanguage")["properties"])
-    assert set(languages_answer(("en", "de"))[0]) == set(schema("Language")["properties"])
+    assert set(languages_answer([("en", "de")])[0]) == set(schema("Language")["properties"])

@@ -7,7 +7,8 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.serving.app import Service
-from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.config import Languages, ServeConfig
+from nmtkit.serving.models import Model
 from nmtkit.serving.prometheus import Metrics
 from nmtkit.serving.scheduler import DynamicBatcher
 from nmtkit.text.tokenizer import Tokenizer
@@ -15,8 +16,13 @@ from nmtkit.text.vocabulary import EOS, SPECIALS
 
 
 @contextmanager
-def echo_service(tokenizer: Tokenizer, config: ServeConfig) -> Iterator[tuple[Service, Metrics]]:
-    """A service from en to de. The hypotheses of the line `a` are `a`, `2 a`, `3 a`, …; a blank line has one."""
+def echo_service(
+    tokenizer: Tokenizer, config: ServeConfig, pairs: Sequence[Languages] = (("en", "de"),)
+) -> Iterator[tuple[Service, Metrics]]:
+    """A service from en to de, or for other pairs.
+
+    The hypotheses of the line `a` are `a`, `2 a`, `3 a`, …; a blank line has one.
+    """
 
     def repeat(
         lines: Sequence[str | Request], search: SearchConfig, advance: Callable[[int], None]
@@ -38,8 +44,9 @@ def echo_service(tokenizer: Tokenizer, config: ServeConfig) -> Iterator[tuple[Se
         return found
 
     metrics = Metrics()
-    batcher = DynamicBatcher(repeat, 1000, metrics)
+    batcher = DynamicBatcher(1000, metrics)
     try:
-        yield Service(batcher, SearchConfig(), tokenizer, ("en", "de"), config, metrics), metrics
+        models = [Model(repeat, tokenizer, pair) for pair in pairs]
+        yield Service(batcher, SearchConfig(), models, config, metrics), metrics
     finally:
         batcher.close()

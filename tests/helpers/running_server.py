@@ -6,22 +6,30 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from patience import PATIENCE
 from repository import BIN
 
+SEARCH: dict[str, Any] = {"beam": 3, "max_len_b": 3}
 OPTIONS = ("--device", "cpu", "--precision", "fp32", "--threads", "1", "--beam", "3", "--max-len-b", "3")
 
 
 class Server:
-    """nmt-serve, running on a free port."""
+    """nmt-serve, running on a free port, with one checkpoint or with several by language pair."""
 
-    def __init__(self, checkpoint: Path, *options: object, **process: Any) -> None:
-        command = [sys.executable, f"{BIN}/nmt-serve", "--checkpoint", f"{checkpoint}", *OPTIONS, "--port", "0"]
+    def __init__(self, models: Path | Mapping[str, Path], *options: object, **process: Any) -> None:
+        pairs = (
+            {"--checkpoint": [models]}
+            if isinstance(models, Path)
+            else {"--model": [f"{pair}={path}" for pair, path in models.items()]}
+        )
+        chosen = [word for option, values in pairs.items() for value in values for word in (option, value)]
+        port = () if "--fd" in options else ("--port", "0")
         self.process = subprocess.Popen(
-            [*command, *map(str, options)],
+            [*map(str, (sys.executable, BIN / "nmt-serve", *chosen, *OPTIONS, *port, *options))],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

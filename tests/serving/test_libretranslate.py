@@ -58,10 +58,14 @@ def test_a_request_with_q_is_answered_in_the_form_of_libretranslate(
 @pytest.mark.parametrize(
     ("asked", "status", "message"),
     [
-        ({"source": "fr"}, 400, 'source "fr" is not supported: the model translates from en to de'),
-        ({"target": "en"}, 400, 'target "en" is not supported: the model translates from en to de'),
+        ({"source": "fr"}, 400, 'no model for source "fr": the language pairs are en-de'),
+        (
+            {"source": "auto", "target": "en"},
+            400,
+            'no model for source "auto" and target "en": the language pairs are en-de',
+        ),
         ({"target": ["de"]}, 400, "target: a string is expected"),
-        ({"format": "xml"}, 400, 'format "xml" is not supported: send "text" or "html"'),
+        ({"format": "xml"}, 400, 'format: "text" or "html" is expected'),
         ({"alternatives": -1}, 400, "alternatives: a whole number is expected"),
         ({"q": 7}, 400, "q: a string, or a list of strings, is expected"),
         ({"nbest": 2}, 400, 'the field "nbest" is unknown (known: q, source, target, format, alternatives, api_key)'),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -25,6 +26,10 @@ def health(server: Server) -> Any:
     return json.loads(server.request("GET", "/health")[1])
 
 
+def updates(server: Server) -> list[str]:
+    return [model["update"] for model in health(server)["models"]]
+
+
 @pytest.fixture
 def checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
     path = tmp_path / "served.pt"
@@ -35,20 +40,22 @@ def checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
 def test_health_and_metrics_identify_the_model(checkpoint: Path) -> None:
     server = Server(checkpoint)
     checksum = (load_checkpoint(checkpoint).checksum or "")[:12]
-    shown = {"version": __version__, "model": "served.pt", "checkpoint": checksum, "update": "1"}
-    assert shown.items() <= health(server).items()
+    names = {"source_language": "en", "target_language": "de"}
+    shown = {"model": "served.pt", "checkpoint": checksum, "update": "1"}
+    assert health(server) == {"status": "ok", "version": __version__, "models": [names | shown]}
     labels = server.request("GET", "/metrics")[1].decode().partition("nmtkit_model_info{")[2].partition("}")[0]
-    assert all(f'{name}="{value}"' in labels for name, value in shown.items())
+    shown |= {"version": __version__, "source": "en", "target": "de"}
+    assert dict(re.findall(r'(\w+)="(.*?)"', labels)) == shown
     server.end()
 
 
 def test_sighup_loads_a_replaced_checkpoint(checkpoint: Path) -> None:
     server = Server(checkpoint, start_new_session=True)
     save_checkpoint(checkpoint, replace(load_checkpoint(checkpoint), progress={"update": 2}))
-    assert health(server)["update"] == "1"
+    assert updates(server) == ["1"]
     server.process.send_signal(signal.SIGHUP)
     deadline = time.monotonic() + PATIENCE
-    while health(server)["update"] != "2":
+    while updates(server) != ["2"]:
         assert time.monotonic() < deadline
     assert server.translate(text="") == [{"text": ""}]
     assert "reloaded served.pt" in server.end()[1]
@@ -61,9 +68,12 @@ def test_a_failed_reload_keeps_the_model_and_is_reported(checkpoint: Path) -> No
     broken.rename(checkpoint)
     server.process.send_signal(signal.SIGHUP)
     assert server.process.stderr is not None
-    assert "cannot reload the model, the current one stays in use: " in server.process.stderr.readline().decode()
+    assert (
+        f"cannot reload served.pt, the current model stays in use: {checkpoint}"
+        in server.process.stderr.readline().decode()
+    )
     assert server.translate(text="the dog runs")[0]["text"] is not None
-    assert health(server)["update"] == "1"
+    assert updates(server) == ["1"]
     server.end()
 
 

@@ -1,13 +1,14 @@
 """The page that nmt-serve shows, in a browser."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from browser import Browser, programs
-from running_server import Server
+from running_server import SEARCH, Server
 
 from nmtkit import Translator
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.decoding.config import SearchConfig
 
 pytest.importorskip("starlette")
@@ -33,7 +34,7 @@ def test_a_typed_text_is_translated_and_hovering_shows_word_alignments(
     with Browser(tmp_path) as browser:
         browser.open(server.address)
         browser.wait_for("body[data-source]")
-        assert browser.texts("h1") == ["English to German"]
+        assert browser.texts("h1 > :not([hidden])") == ["English to German"]
         browser.type("#text", "\n".join(LINES))
         browser.click("#button")
         browser.wait_for("#output .target")
@@ -52,6 +53,31 @@ def test_a_typed_text_is_translated_and_hovering_shows_word_alignments(
             }
         browser.hover("h1")
         assert browser.texts(".here, .there") == []
+
+
+def test_the_page_offers_the_pairs_of_several_models(
+    tiny_checkpoint: Path, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    save_checkpoint(tmp_path / "other.pt", make_checkpoint(3))
+    models = {"en-de": tiny_checkpoint, "de-en": tmp_path / "other.pt"}
+    texts = {}
+    server = Server(models, "--no-repetition-guard")
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(server.address)
+        for number, title in enumerate(("English to German", "German to English")):
+            browser.wait_for("#pair:not([hidden]) option:nth-child(2)")
+            browser.run("pair.selectedIndex = arguments[0]; pair.onchange(); output.replaceChildren()", number)
+            assert browser.run("return [pair.value, document.title]") == [title, title]
+            browser.run("text.value = arguments[0]; translate()", LINES[0])
+            browser.wait_for("#output .target")
+            (texts[title],) = browser.texts(".target")
+    server.end()
+    expected = [
+        Translator.from_checkpoint(path, device="cpu", precision="fp32").translate(LINES[:1], **SEARCH)[0].split()
+        for path in models.values()
+    ]
+    assert [text.split() for text in texts.values()] == expected
+    assert expected[0] != expected[1]
 
 
 def test_words_changed_by_normalization_are_shown_as_typed(server: Server, tmp_path: Path) -> None:

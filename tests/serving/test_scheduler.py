@@ -25,6 +25,7 @@ from nmtkit.errors import RunError
 from nmtkit.serving import app as app_module
 from nmtkit.serving.app import CLIENT_CLOSED_REQUEST, Service
 from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.models import Model
 from nmtkit.serving.prometheus import Metrics
 from nmtkit.serving.scheduler import (
     CHARS_PER_JOB,
@@ -74,8 +75,8 @@ def metrics() -> Metrics:
 @pytest.fixture
 def batcher(search: Reverse, metrics: Metrics) -> Iterator[DynamicBatcher]:
     """A batcher that is busy with the line "first" until the search may go: what is submitted now waits."""
-    batcher = DynamicBatcher(search, 1000, metrics)
-    batcher.submit(["first"], SearchConfig())
+    batcher = DynamicBatcher(1000, metrics)
+    batcher.submit(["first"], SearchConfig(), search)
     assert search.begun.acquire(timeout=PATIENCE)
     yield batcher
     search.may_go.set()
@@ -96,15 +97,15 @@ def value(metrics: Metrics, name: str) -> float:
 
 
 def test_waiting_jobs_share_a_round_and_get_their_own_results(batcher: DynamicBatcher, search: Reverse) -> None:
-    jobs = [batcher.submit([f"a{n}", f"b{n}"], SearchConfig(nbest=1 + n % 2)) for n in range(6)]
+    jobs = [batcher.submit([f"a{n}", f"b{n}"], SearchConfig(nbest=1 + n % 2), search) for n in range(6)]
     search.may_go.set()
     assert [texts(job) for job in jobs] == [[f"{n}a", f"{n}b"] for n in range(6)]
     assert search.rounds[1:] == [[f"{x}{n}" for n in odd for x in "ab"] for odd in ((0, 2, 4), (1, 3, 5))]
 
 
 def test_a_job_of_many_lines_does_not_delay_short_ones(batcher: DynamicBatcher, search: Reverse) -> None:
-    long = batcher.submit([f"{n}" for n in range(500)], SearchConfig())
-    short = batcher.submit(["short"], SearchConfig())
+    long = batcher.submit([f"{n}" for n in range(500)], SearchConfig(), search)
+    short = batcher.submit(["short"], SearchConfig(), search)
     search.may_go.set()
     assert texts(short) == ["trohs"]
     assert texts(long) == [f"{n}"[::-1] for n in range(500)]
@@ -114,10 +115,10 @@ def test_a_job_of_many_lines_does_not_delay_short_ones(batcher: DynamicBatcher, 
 
 def test_a_job_of_long_lines_does_not_delay_short_ones(batcher: DynamicBatcher, search: Reverse) -> None:
     line = "x" * (CHARS_PER_JOB // 4)
-    long = batcher.submit([line] * 9, SearchConfig())
-    nbest = batcher.submit([line] * 9, SearchConfig(nbest=4))
-    huge = batcher.submit(["y" * 9 * CHARS_PER_JOB], SearchConfig())
-    last = batcher.submit(["last"], SearchConfig())
+    long = batcher.submit([line] * 9, SearchConfig(), search)
+    nbest = batcher.submit([line] * 9, SearchConfig(nbest=4), search)
+    huge = batcher.submit(["y" * 9 * CHARS_PER_JOB], SearchConfig(), search)
+    last = batcher.submit(["last"], SearchConfig(), search)
     search.may_go.set()
     assert [len(texts(job)) for job in (long, nbest, huge, last)] == [9, 9, 1, 1]
     assert [len(lines) for lines in search.rounds[1:4]] == [5, 1, 5]  # 4 + huge, 1 with nbest, last + 4
@@ -125,7 +126,7 @@ def test_a_job_of_long_lines_does_not_delay_short_ones(batcher: DynamicBatcher, 
 
 
 def test_the_characters_of_a_share_are_those_after_normalization(batcher: DynamicBatcher, search: Reverse) -> None:
-    job = batcher.submit(["\ufdfa" * (CHARS_PER_JOB // 18)] * 3, SearchConfig())
+    job = batcher.submit(["\ufdfa" * (CHARS_PER_JOB // 18)] * 3, SearchConfig(), search)
     search.may_go.set()
     assert len(texts(job)) == 3
     assert [len(lines) for lines in search.rounds[1:]] == [1, 1, 1]
@@ -152,7 +153,7 @@ def test_each_distinct_character_is_normalized_once_and_alone(monkeypatch: pytes
 
 
 def test_one_bad_job_does_not_fail_the_others(batcher: DynamicBatcher, search: Reverse) -> None:
-    jobs = [batcher.submit([word], SearchConfig()) for word in ("good", "bad", "better")]
+    jobs = [batcher.submit([word], SearchConfig(), search) for word in ("good", "bad", "better")]
     search.may_go.set()
     assert (texts(jobs[0]), texts(jobs[2])) == (["doog"], ["retteb"])
     with pytest.raises(RunError):
@@ -166,7 +167,7 @@ def test_the_batcher_is_not_alive_from_a_search_without_workers_to_the_next_resu
     search.may_go.set()
     states = []
     for word in ("good", "bad", "gone", "bad", "better"):
-        job = batcher.submit([word], SearchConfig())
+        job = batcher.submit([word], SearchConfig(), search)
         failure = job.result.exception(timeout=PATIENCE)
         states.append((type(failure), batcher.alive))
     without = [(WorkersNotStartedError, False), (RunError, False)]
@@ -176,15 +177,15 @@ def test_the_batcher_is_not_alive_from_a_search_without_workers_to_the_next_resu
 def test_workers_that_cannot_be_started_fail_all_requests_of_a_round_at_once(
     batcher: DynamicBatcher, search: Reverse, metrics: Metrics
 ) -> None:
-    jobs = [batcher.submit(["gone"], SearchConfig(nbest=1 + n % 2)) for n in range(6)]
-    abandoned = batcher.submit(["gone"], SearchConfig())
+    jobs = [batcher.submit(["gone"], SearchConfig(nbest=1 + n % 2), search) for n in range(6)]
+    abandoned = batcher.submit(["gone"], SearchConfig(), search)
     batcher.abandon(abandoned)
     search.may_go.set()
     for job in jobs:
         with pytest.raises(WorkersNotStartedError, match="replaced"):
             job.result.result(timeout=PATIENCE)
     assert search.rounds == [["first"], ["gone"] * 3]
-    assert texts(batcher.submit(["dog"], SearchConfig())) == ["god"]
+    assert texts(batcher.submit(["dog"], SearchConfig(), search)) == ["god"]
     assert value(metrics, "failures_total") == 6
     assert value(metrics, "queued_lines") == 0
 
@@ -192,16 +193,28 @@ def test_workers_that_cannot_be_started_fail_all_requests_of_a_round_at_once(
 def test_workers_that_cannot_be_started_any_more_leave_the_results_of_the_same_round(
     batcher: DynamicBatcher, search: Reverse
 ) -> None:
-    jobs = [batcher.submit([word], SearchConfig()) for word in ("good", "bad", "gone", "late")]
+    jobs = [batcher.submit([word], SearchConfig(), search) for word in ("good", "bad", "gone", "late")]
     search.may_go.set()
     assert texts(jobs[0]) == ["doog"]
     failures = [type(job.result.exception(timeout=PATIENCE)) for job in jobs[1:]]
     assert failures == [RunError, WorkersNotStartedError, WorkersNotStartedError]
 
 
-def test_a_search_that_failed_once_is_retried(
-    search: Reverse, batcher: DynamicBatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_a_round_are_searched_by_the_model_of_their_request(batcher: DynamicBatcher, search: Reverse) -> None:
+    other = Reverse()
+    other.may_go.set()
+    jobs = [
+        batcher.submit([f"{word}{n}"], SearchConfig(), model)
+        for n in "12"
+        for word, model in (("gone", search), ("a", other))
+    ]
+    search.may_go.set()
+    assert [texts(job) for job in jobs[1::2]] == [["1a"], ["2a"]]
+    assert all(isinstance(job.result.exception(timeout=PATIENCE), WorkersNotStartedError) for job in jobs[::2])
+    assert (search.rounds[1:], other.rounds) == ([["gone1", "gone2"]], [["a1", "a2"]])
+
+
+def test_a_search_that_failed_once_is_retried(search: Reverse, batcher: DynamicBatcher) -> None:
     calls = iter([RunError("a worker process died"), None])
 
     def unlucky(lines: Sequence[str], config: SearchConfig, advance: Advance) -> list[Translation]:
@@ -210,18 +223,17 @@ def test_a_search_that_failed_once_is_retried(
             raise error
         return search(lines, config, advance)
 
-    monkeypatch.setattr(batcher, "_translate", unlucky)
     search.may_go.set()
-    assert texts(batcher.submit(["dog"], SearchConfig())) == ["god"]
+    assert texts(batcher.submit(["dog"], SearchConfig(), unlucky)) == ["god"]
 
 
 def test_a_full_queue_refuses_lines_until_there_is_space(batcher: DynamicBatcher, search: Reverse) -> None:
-    waiting = batcher.submit(["line"] * 990, SearchConfig())
+    waiting = batcher.submit(["line"] * 990, SearchConfig(), search)
     with pytest.raises(QueueFull):
-        batcher.submit(["line"] * 10, SearchConfig())
+        batcher.submit(["line"] * 10, SearchConfig(), search)
     search.may_go.set()
     texts(waiting)
-    assert len(texts(batcher.submit(["line"] * 1000, SearchConfig()))) == 1000
+    assert len(texts(batcher.submit(["line"] * 1000, SearchConfig(), search))) == 1000
 
 
 def test_closing_ends_a_running_search() -> None:
@@ -232,8 +244,8 @@ def test_closing_ends_a_running_search() -> None:
             begun.set()
             advance(0)
 
-    batcher = DynamicBatcher(endless, 1000, Metrics(), can_stop=False)
-    batcher.submit(["line"], SearchConfig())
+    batcher = DynamicBatcher(1000, Metrics(), can_stop=False)
+    batcher.submit(["line"], SearchConfig(), endless)
     assert begun.wait(PATIENCE)
     batcher.close()
     assert not batcher._thread.is_alive()
@@ -245,13 +257,13 @@ def test_closing_ends_a_running_search() -> None:
 def test_lines_of_an_abandoned_job_leave_the_queue_at_once(
     batcher: DynamicBatcher, search: Reverse, metrics: Metrics
 ) -> None:
-    gone = [batcher.submit(["gone"] * 99, SearchConfig()) for _ in range(10)]
-    kept = batcher.submit(["kept"], SearchConfig())
+    gone = [batcher.submit(["gone"] * 99, SearchConfig(), search) for _ in range(10)]
+    kept = batcher.submit(["kept"], SearchConfig(), search)
     for job in gone:
         batcher.abandon(job)
         batcher.abandon(job)
     assert value(metrics, "queued_lines") == 2  # "first" and "kept"
-    large = batcher.submit(["large"] * 998, SearchConfig())
+    large = batcher.submit(["large"] * 998, SearchConfig(), search)
     search.may_go.set()
     assert (texts(kept), len(texts(large))) == (["tpek"], 998)
     assert all("gone" not in lines for lines in search.rounds)
@@ -277,13 +289,13 @@ class Batches:
 @pytest.mark.parametrize(("can_stop", "ended"), [(True, []), (False, ["a", "b", "c"])])
 def test_a_search_of_abandoned_jobs_stops_after_the_current_batch_if_possible(can_stop: bool, ended: list[str]) -> None:
     search, metrics = Batches(), Metrics()
-    batcher = DynamicBatcher(search, 1000, metrics, can_stop)
-    job = batcher.submit(["a", "b", "c"], SearchConfig())
+    batcher = DynamicBatcher(1000, metrics, can_stop)
+    job = batcher.submit(["a", "b", "c"], SearchConfig(), search)
     assert search.waits.acquire(timeout=PATIENCE)
     batcher.abandon(job)
     assert value(metrics, "queued_lines") == 0
     search.may_go.release(3)
-    later = batcher.submit([], SearchConfig())
+    later = batcher.submit([], SearchConfig(), search)
     later.result.result(timeout=PATIENCE)
     assert search.ended == ended
     batcher.close()
@@ -291,8 +303,7 @@ def test_a_search_of_abandoned_jobs_stops_after_the_current_batch_if_possible(ca
 
 def test_a_search_continues_for_jobs_that_are_not_abandoned(batcher: DynamicBatcher, search: Reverse) -> None:
     batches = Batches()
-    batcher._translate = batches
-    gone, kept = (batcher.submit([word], SearchConfig()) for word in ("gone", "kept"))
+    gone, kept = (batcher.submit([word], SearchConfig(), batches) for word in ("gone", "kept"))
     search.may_go.set()
     assert batches.waits.acquire(timeout=PATIENCE)
     batcher.abandon(gone)
@@ -306,7 +317,7 @@ def test_results_contain_no_attention_matrices_and_finished_jobs_are_freed(
     batcher: DynamicBatcher, search: Reverse
 ) -> None:
     search.may_go.set()
-    job = batcher.submit(["dog"] * 100, SearchConfig())
+    job = batcher.submit(["dog"] * 100, SearchConfig(), search)
     assert all(line.candidates[0].attention is None for line in job.result.result(timeout=PATIENCE))
     kept, deadline = weakref.ref(job), time.monotonic() + PATIENCE
     del job
@@ -319,11 +330,13 @@ def test_results_contain_no_attention_matrices_and_finished_jobs_are_freed(
 
 
 @pytest.fixture
-def ask(batcher: DynamicBatcher, tokenizer: Tokenizer, metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(
+    batcher: DynamicBatcher, search: Reverse, tokenizer: Tokenizer, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> Ask:
     """Send a request to an application with two slots."""
     monkeypatch.setattr(app_module, "MAX_REQUESTS", 2)
     config = ServeConfig(max_queue=1000)
-    app = Service(batcher, SearchConfig(), tokenizer, ("en", "de"), config, metrics).app()
+    app = Service(batcher, SearchConfig(), [Model(search, tokenizer, ("en", "de"))], config, metrics).app()
 
     def send(*messages: Any, then: Awaitables = never, **request: Any) -> Answer:
         async def run() -> Answer:
@@ -337,8 +350,8 @@ def ask(batcher: DynamicBatcher, tokenizer: Tokenizer, metrics: Metrics, monkeyp
     return send
 
 
-def test_a_full_queue_is_answered_429(ask: Ask, batcher: DynamicBatcher) -> None:
-    batcher.submit(["line"] * 900, SearchConfig())
+def test_a_full_queue_is_answered_429(ask: Ask, batcher: DynamicBatcher, search: Reverse) -> None:
+    batcher.submit(["line"] * 900, SearchConfig(), search)
     answer = ask(whole(text=["line"] * 100))
     assert (answer.status, answer.values) == (429, {"error": "the queue is full: try again later"})
     assert answer.headers["retry-after"] == "1"

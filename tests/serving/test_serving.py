@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import Run
 from log_messages import without_cut_outputs
 from patience import PATIENCE
 from repository import ROOT
-from running_server import Server
+from running_server import SEARCH, Server
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -32,7 +31,6 @@ from nmtkit.serving.app import OPENAPI
 from nmtkit.serving.config import ServeConfig
 
 LINES = ["the dog runs", "", "a cat", "die katze läuft über die straße"]
-SEARCH: dict[str, Any] = {"beam": 3, "max_len_b": 3}  # of Server
 MAX_LINES, MAX_CHARS = 50, 10_000
 MAX_BODY = ServeConfig(max_request_chars=MAX_CHARS).max_body
 
@@ -131,7 +129,7 @@ def test_the_benchmark_runs_the_requested_number_of_clients(server: Server, tmp_
 def test_health_and_metrics_are_served(server: Server) -> None:
     status, body, _ = server.request("GET", "/health")
     assert status == 200
-    assert {"status": "ok", "source_language": "en", "target_language": "de"}.items() <= json.loads(body).items()
+    assert json.loads(body)["status"] == "ok"
     lines = server.metric("lines_total")
     server.translate(text=LINES)
     assert server.metric("lines_total") == lines + len(LINES)
@@ -179,7 +177,8 @@ def test_the_page_loads_no_external_resources(server: Server) -> None:
         (
             b'{"text": "a", "beam": 1000}',
             400,
-            'the field "beam" is unknown (known: text, nbest, scores, alignment, tag_handling, ignore_tags)',
+            'the field "beam" is unknown (known: text, source, target, source_lang, target_lang, nbest, '
+            "scores, alignment, tag_handling, ignore_tags)",
         ),
         (b'{"txt": "a"}', 400, 'the field "text" is missing; the field "txt" is unknown'),
         (b'{"text": "' + b"\\n" * MAX_LINES + b'"}', 413, "51 lines are too many: the limit is 50"),

@@ -1,0 +1,62 @@
+"""The models of the service, of which each request chooses one by its languages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nmtkit.serving.config import Languages
+from nmtkit.serving.json_fields import bad_request, quoted
+from nmtkit.serving.scheduler import Translate
+from nmtkit.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A loaded model, which a request keeps from beginning to end. /health and the metrics show its `identity`."""
+
+    translate: Translate
+    source: Tokenizer
+    languages: Languages
+    identity: dict[str, str] = field(default_factory=dict)
+
+
+def choose(models: Sequence[Model], values: dict[str, Any]) -> Model:
+    """Choose the model for the languages of a request. A language that is missing or null fits all models.
+
+    Raises HTTPException 400 if no model fits, or more than one.
+    """
+    source, target = (_language(values, name) for name in ("source", "target"))
+    wanted = (None if source == "auto" else source, target)
+    fitting = [
+        model
+        for model in models
+        if all(code in (None, own.lower()) for code, own in zip(wanted, model.languages, strict=True))
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    pairs = ", ".join("-".join(model.languages) for model in models)
+    if fitting:
+        raise bad_request(f"several models fit: give source and target of one of {pairs}")
+    given = " and ".join(
+        f"{name} {quoted(code)}" for name, code in (("source", source), ("target", target)) if code is not None
+    )
+    raise bad_request(f"no model for {given}: the language pairs are {pairs}")
+
+
+def _language(values: dict[str, Any], name: str) -> str | None:
+    """Read a language in lower case, also from the name of the field in DeepL's requests."""
+    for value in (values.get(name), values.get(f"{name}_lang")):
+        if isinstance(value, str):
+            return value.lower()
+        if value is not None:
+            raise bad_request(f"{name}: a string is expected")
+    return None
+
+
+def languages_answer(pairs: Sequence[Languages]) -> list[dict[str, Any]]:
+    """Create the answer to GET /languages: each language, with its target languages."""
+    targets: dict[str, list[str]] = {}
+    for source, target in pairs:
+        targets.setdefault(source, []).append(target)
+        targets.setdefault(target, [])
+    return [{"code": code, "name": code, "targets": own} for code, own in targets.items()]
