@@ -164,6 +164,8 @@ def test_a_request_gets_the_source_words_of_the_model_that_translated_it(tokeniz
         (["--model", "en-de=a.pt", "--checkpoint", "a.pt"], "--checkpoint and --model are mutually exclusive"),
         (["--model", "en-de=a.pt"], "a.pt: No such file or directory"),
         ([], "no model to serve: use --checkpoint FILE, or --model PAIR=FILE"),
+        (["--checkpoint", "a.pt", "--fd", 3, "--port", 80], "--port has no effect with --fd"),
+        (["--checkpoint", "a.pt", "--fd", 3, "--host", "::"], "--host has no effect with --fd"),
     ],
 )
 def test_ambiguous_options_are_refused(arguments: list[object], message: str, run_here: Run) -> None:
