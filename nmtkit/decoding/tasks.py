@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
 from nmtkit.console.log import logger
-from nmtkit.decoding.config import SearchConfig, StreamConfig
+from nmtkit.decoding.config import StreamConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import parts
 from nmtkit.decoding.requests import Request
@@ -273,9 +273,9 @@ _MANY = 0.02  # of all lines
 class LineWarnings:
     """Counts the lines of a stream by warning, to log each warning once."""
 
-    def __init__(self, limit: SourceLimit, config: SearchConfig, positions: int | None, language: str) -> None:
+    def __init__(self, limit: SourceLimit, positions: int | None, language: str) -> None:
         """`positions` is the maximum number of output tokens without EOS, or None; `language` the source language."""
-        self._limit, self._config, self._positions, self._language = limit, config, positions, language
+        self._limit, self._positions, self._language = limit, positions, language
         self._lines: Counter[str] = Counter()
         self._total = 0
 

@@ -290,11 +290,13 @@ class Translator:
         advance: Advance = _ignore,
         done: int = 0,
         first_line: int = 1,
+        warns_of_outputs: bool = True,
     ) -> Generator[Translation, None, None]:
         """Translate lines in chunks of any size like `stream`, each chunk before the next is read.
 
         The first `done` lines are read and skipped; the translations of the others are bit-identical to those of a run
         that skips none. Messages number the lines from `first_line`.
+        `warns_of_outputs` is whether a warning counts translations that are cut or repetitive, which they also say.
         """
         config, batches = config or SearchConfig(), batches or StreamConfig()
         self._check(config)
@@ -304,7 +306,7 @@ class Translator:
         if not self._allows_unknown(config):
             banned = (*banned, (UNK,))
         make_batch = partial(SearchBatch, config=config, banned=banned)
-        warnings = LineWarnings(limit, config, self.model.longest_sequence, self._encoder.languages[0])
+        warnings = LineWarnings(limit, self.model.longest_sequence, self._encoder.languages[0])
         for chunk in lines:
             skipped = min(done, len(chunk))
             if skipped < len(chunk):
@@ -316,7 +318,8 @@ class Translator:
                         sentence, hypotheses, self.source, self.target, config, self.model.longest_sequence
                     )
                     best = translation.candidates[0]
-                    warnings.add(sentence, hypotheses, bool(best.cut), bool(best.repetitive))
+                    doubts = (bool(best.cut), bool(best.repetitive)) if warns_of_outputs else (False, False)
+                    warnings.add(sentence, hypotheses, *doubts)
                     yield translation
                 next(found, None)  # ends the search, which reports the lines of a chunk that has only blank ones
             done -= skipped

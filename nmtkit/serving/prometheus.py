@@ -21,6 +21,8 @@ class Metrics:
         self.rounds = counter("nmtkit_rounds_total", "Rounds: searches for the lines of one or more requests.")
         self.search_seconds = counter("nmtkit_search_seconds_total", "Seconds spent on rounds.")
         self.failures = counter("nmtkit_failures_total", "Requests that failed in the search.")
+        self.cut = counter("nmtkit_cut_total", "Lines whose translation ended at its maximum length.")
+        self.repetitive = counter("nmtkit_repetitive_total", "Lines whose translation repeats itself.")
         self.queued_lines = gauge("nmtkit_queued_lines", "Lines that are waiting or being translated.")
         self.open_requests = gauge("nmtkit_open_requests", "Requests with a complete body that are being translated.")
         self.open_connections = gauge("nmtkit_open_connections", "Open connections.")

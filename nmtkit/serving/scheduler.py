@@ -201,7 +201,10 @@ class DynamicBatcher:
         by_job = [[next(found) for _ in share] for _, share in shares]
         self._metrics.lines.inc(len(lines))
         for (job, _), own in zip(shares, by_job, strict=True):
-            self._metrics.tokens.inc(sum(max(0, len(line.candidates[0].tokens) - 1) for line in own))
+            best = [line.candidates[0] for line in own]
+            self._metrics.tokens.inc(sum(max(0, len(each.tokens) - 1) for each in best))
+            self._metrics.cut.inc(sum(bool(each.cut) for each in best))
+            self._metrics.repetitive.inc(sum(bool(each.repetitive) for each in best))
             job.translations += own
 
     def _put_back(self, jobs: list[Job]) -> None:

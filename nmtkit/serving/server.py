@@ -86,7 +86,8 @@ class _Loader:
         def translate(
             lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]
         ) -> Iterator[Translation]:
-            return translator.stream_chunks(self._request_files.attach([lines]), search, self._batches, advance)
+            requests = self._request_files.attach([lines])
+            return translator.stream_chunks(requests, search, self._batches, advance, warns_of_outputs=False)
 
         next(translate(["A first one."], replace(self.search, alignment=True), lambda done: None))
         return Model(translate, translator.source, languages or translator.languages, _identity(paths, checkpoints))

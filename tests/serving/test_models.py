@@ -41,7 +41,7 @@ def files(make_checkpoint: Callable[..., Checkpoint], tmp_path_factory: pytest.T
 def server(files: dict[str, Path]) -> Iterator[Server]:
     running = Server(files, "--no-repetition-guard")
     yield running
-    running.end()
+    assert running.end() == (143, "nmt-serve: terminated\n")
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,12 @@ def test_languages_health_and_metrics_list_every_model(server: Server) -> None:
     metrics = server.request("GET", "/metrics")[1].decode()
     assert all(f'model="{pair}.pt",source="' in metrics for pair in PAIRS)
     assert metrics.count("nmtkit_model_info{") == len(PAIRS)
+
+
+def test_cut_outputs_are_counted_and_not_logged(server: Server) -> None:
+    before = server.metric("cut_total")
+    (answer,) = server.translate(text=LINE, source="en", target="de")
+    assert server.metric("cut_total") == before + answer["cut"]  # the fixture compares the log
 
 
 def test_a_failed_reload_keeps_one_model_and_reloads_the_others(files: dict[str, Path], tmp_path: Path) -> None:
