@@ -268,10 +268,14 @@ class Translator:
         advance: Advance = _ignore,
         done: int = 0,
     ) -> Generator[Translation, None, None]:
-        """Translate sentences that are given as ids of the source vocabulary, without EOS, like `stream`."""
+        """Translate sentences that are given as ids of the source vocabulary, without EOS, like `stream`.
+
+        No warning counts translations that are cut or repetitive: a model in training has many.
+        """
         batches = batches or StreamConfig()
         lines = map(self.request, sentences)
-        return self.stream_chunks(chunks(lines, self.sizes(batches).buffer), config, batches, advance, done)
+        groups = chunks(lines, self.sizes(batches).buffer)
+        return self.stream_chunks(groups, config, batches, advance, done, warns_of_outputs=False)
 
     def sizes(self, batches: StreamConfig) -> BatchSizes:
         """Return the sizes of batches and buffer on the model's device."""
