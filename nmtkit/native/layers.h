@@ -55,11 +55,11 @@ struct Workspace {
 
 // x (n, D) = √D · embedding + position(i) of token i.
 template <class Position>
-void embed(const Model& model, const float* table, const int64_t* tokens, int n, Position position, float* x) {
+void embed(const Model& model, const Embedding& table, const int64_t* tokens, int n, Position position, float* x) {
   const int D = model.d_model;
   const float scale = std::sqrt(static_cast<float>(D));
   for (int i = 0; i < n; ++i) {
-    const float *own = table + tokens[i] * D, *at = position(i);
+    const float *own = table.row(tokens[i], D, x + i * D), *at = position(i);
     for_vectors(D, [=](int j, int n) {
       store_n(x + i * D + j, fma(set1(scale), load_n(own + j, n), load_n(at + j, n)), n);
     });

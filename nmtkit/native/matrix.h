@@ -34,18 +34,30 @@ class Matrix {
  public:
   // weight (N, K) and bias (N), or null. In int8, W and x are quantized row by row, and their products are exact; a
   // matrix of more than kMaxInt8Columns stays in fp32. Throws TooLarge, std::bad_alloc.
-  Matrix(const float* weight, const float* bias, int rows, int columns, NumberFormat format)
-      : rows_(rows), columns_(columns), is_int8_(format == NumberFormat::kInt8 && columns <= kMaxInt8Columns) {
-    if (rows < 1 || columns < 1 || rows > kMaxRows || columns > kMaxColumns)
-      throw TooLarge("cannot pack a matrix of " + std::to_string(rows) + " x " + std::to_string(columns));
+  Matrix(const WeightRows& weight, const float* bias, NumberFormat format)
+      : rows_(weight.rows), columns_(weight.columns),
+        is_int8_(format == NumberFormat::kInt8 && columns_ <= kMaxInt8Columns) {
+    if (rows_ < 1 || columns_ < 1 || rows_ > kMaxRows || columns_ > kMaxColumns || (weight.int8 && !is_int8_))
+      throw TooLarge("cannot pack a matrix of " + std::to_string(rows_) + " x " + std::to_string(columns_));
     bias_ = make_aligned<float>(padded_rows());
-    if (bias) std::copy(bias, bias + rows, bias_.get());
-    is_int8_ ? pack_int8(weight) : pack_fp32(weight);
+    if (bias) std::copy(bias, bias + rows_, bias_.get());
+    is_int8_ ? pack_int8(weight) : pack_fp32(weight.fp32);
   }
 
   int rows() const { return rows_; }
   int columns() const { return columns_; }
   bool is_int8() const { return is_int8_; }
+
+  // Of a row in int8, and its bias.
+  struct Scale {
+    float scale, bias;
+    int32_t compensation;  // undoes that bytes of x are kQuantMax + 1 above their integers
+  };
+  Scale scale(int n) const { return is_int8_ ? Scale{scales_[n], bias_[n], compensation_[n]} : Scale{1.0f, bias_[n], 0}; }
+
+  // Elements of W, of the number format in which it is packed.
+  float fp32(int n, int k) const { return fp32_[fp32_index(n, k)]; }
+  int8_t int8(int n, int k) const { return int8_[int8_index(n, k)]; }
 
   // y (m, N) = x (m, K)·Wᵀ + b, or max(0, that) with `relu`. `quantized` is memory for x in int8.
   void multiply(const float* x, int m, float* y, QuantizedInput& quantized, bool relu = false) const {
@@ -76,26 +88,29 @@ class Matrix {
   Int8Rows skip_rows(Int8Rows in, int i) const { return {in.x + static_cast<size_t>(i) * groups(), in.scales + i}; }
 
   // Panel by panel; in a panel column by column, each of kPanel rows of W.
-  void pack_fp32(const float* weight) {
-    fp32_ = make_aligned<float>(checked_product(padded_rows(), columns_));
-    for (int n = 0; n < rows_; ++n) {
-      float* panel = fp32_.get() + static_cast<size_t>(n / kPanel) * kPanel * columns_;
-      for (int k = 0; k < columns_; ++k) panel[k * kPanel + n % kPanel] = weight[static_cast<size_t>(n) * columns_ + k];
-    }
+  size_t fp32_index(int n, int k) const {
+    return static_cast<size_t>(n / kPanel) * kPanel * columns_ + k * kPanel + n % kPanel;
   }
 
   // Panel by panel; in a panel by groups of four columns, each of kPanel rows of W.
-  void pack_int8(const float* weight) {
-    const size_t panel_bytes = static_cast<size_t>(kPanel) * groups() * 4;
-    int8_ = make_aligned<int8_t>(checked_product(panels(), panel_bytes));
+  size_t int8_index(int n, int k) const {
+    return static_cast<size_t>(n / kPanel) * kPanel * groups() * 4 + k / 4 * 4 * kPanel + n % kPanel * 4 + k % 4;
+  }
+
+  void pack_fp32(const float* weight) {
+    fp32_ = make_aligned<float>(checked_product(padded_rows(), columns_));
+    for (int n = 0; n < rows_; ++n)
+      for (int k = 0; k < columns_; ++k) fp32_[fp32_index(n, k)] = weight[static_cast<size_t>(n) * columns_ + k];
+  }
+
+  void pack_int8(const WeightRows& weight) {
+    int8_ = make_aligned<int8_t>(checked_product(padded_rows(), groups() * 4));
     scales_ = make_aligned<float>(padded_rows());
     compensation_ = make_aligned<int32_t>(padded_rows());
     std::vector<int> integers(groups() * 4);
     for (int n = 0; n < rows_; ++n) {
-      int8_t* panel = int8_.get() + n / kPanel * panel_bytes;
-      scales_[n] = quantize_weights(weight + static_cast<size_t>(n) * columns_, columns_, integers);
-      for (int k = 0; k < columns_; ++k)
-        panel[k / 4 * 4 * kPanel + n % kPanel * 4 + k % 4] = static_cast<int8_t>(integers[k]);
+      scales_[n] = weight.quantize(n, integers);
+      for (int k = 0; k < columns_; ++k) int8_[int8_index(n, k)] = static_cast<int8_t>(integers[k]);
       compensation_[n] = compensation_of(integers);
     }
   }

@@ -34,9 +34,28 @@ PyObject* make_matrix(PyObject*, PyObject* args) {
   const bool done = without_gil([&] {
     const int rows = weight.length(0), columns = weight.length(1);
     if (bias.data()) bias.expect_size(rows, "biases");
-    made = std::make_unique<Matrix>(weight.data(), bias.data(), rows, columns, number_format_of(format));
+    made = std::make_unique<Matrix>(WeightRows{weight.data(), rows, columns}, bias.data(), number_format_of(format));
   });
   return done ? to_capsule(std::move(made)) : nullptr;
+}
+
+PyObject* quantize(PyObject*, PyObject* args) {
+  Array<const float> weight;
+  Array<int8_t> integers;
+  Array<float> scales;
+  if (!PyArg_ParseTuple(args, "O&O&O&", Array<const float>::read, &weight, Array<int8_t>::read, &integers,
+                        Array<float>::read, &scales))
+    return nullptr;
+  return none_if(without_gil([&] {
+    const WeightRows rows{weight.data(), weight.length(0), weight.length(1)};
+    integers.expect_size(weight.size(), "integers");
+    scales.expect_size(rows.rows, "scales");
+    std::vector<int> row(column_groups(rows.columns) * 4);
+    for (int n = 0; n < rows.rows; ++n) {
+      scales.data()[n] = rows.quantize(n, row);
+      std::copy_n(row.begin(), rows.columns, integers.data() + static_cast<size_t>(n) * rows.columns);
+    }
+  }));
 }
 
 PyObject* multiply(PyObject*, PyObject* args) {
@@ -80,15 +99,22 @@ PyObject* model(PyObject*, PyObject* args) {
                         &activation, &encoder_layers, &decoder_layers, &PyDict_Type, &weights, &format, &threads))
     return nullptr;
   std::vector<Array<const float>> read(PyDict_Size(weights));
+  std::vector<Array<const int8_t>> integers(read.size());
   NamedArrays arrays;
   PyObject *name, *value;
   Py_ssize_t at = 0;
   for (size_t i = 0; PyDict_Next(weights, &at, &name, &value); ++i) {
     const char* text = PyUnicode_AsUTF8(name);
-    if (!text || !Array<const float>::read(value, &read[i])) return nullptr;
+    if (!text) return nullptr;
+    const bool is_int8 = PyTuple_Check(value);
+    if (is_int8 ? !PyArg_ParseTuple(value, "O&O&", Array<const int8_t>::read, &integers[i], Array<const float>::read, &read[i])
+                : !Array<const float>::read(value, &read[i]))
+      return nullptr;
     if (!catch_exceptions([&] {
           const int columns = read[i].dimensions() > 1 ? read[i].length(1) : 1;
           arrays[text] = {read[i].data(), read[i].length(0), columns};
+          if (is_int8) arrays[text] = {nullptr, integers[i].length(0), integers[i].length(1), integers[i].data(), read[i].data()};
+          if (is_int8) read[i].expect_size(integers[i].length(0), "scales");
         }))
       return nullptr;
   }
@@ -243,6 +269,7 @@ PyObject* top_k(PyObject*, PyObject* args) {
 
 PyMethodDef kMethods[] = {
     {"matrix", make_matrix, METH_VARARGS, nullptr},
+    {"quantize", quantize, METH_VARARGS, nullptr},
     {"multiply", multiply, METH_VARARGS, nullptr},
     {"model", model, METH_VARARGS, nullptr},
     {"encode", encode, METH_VARARGS, nullptr},

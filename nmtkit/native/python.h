@@ -6,6 +6,7 @@
 
 #include <climits>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -38,7 +39,7 @@ class Array {
     Py_buffer& view = static_cast<Array*>(result)->view_;
     const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (std::is_const<T>::value ? 0 : PyBUF_WRITABLE);
     if (PyObject_GetBuffer(object, &view, flags) != 0) return 0;
-    const bool is_float = view.format[0] == 'f', is_int = view.format[0] == 'l' || view.format[0] == 'q' || view.format[0] == 'i';
+    const bool is_float = view.format[0] == 'f', is_int = std::strchr("lqib", view.format[0]);
     if ((std::is_floating_point<T>::value ? is_float : is_int) && view.itemsize == sizeof(T)) return 1;
     PyErr_Format(PyExc_TypeError, "an array of %s%d is expected", std::is_floating_point<T>::value ? "float" : "int",
                  static_cast<int>(8 * sizeof(T)));

@@ -59,26 +59,46 @@ struct QuantizedInput {
   }
 };
 
-// Quantize a row of weights into `integers`, which is padded to kColumnBlock, such that `dot_int8` cannot saturate.
-// Returns the scale: NaN or infinity if the row is not finite.
-inline float quantize_weights(const float* row, int columns, std::vector<int>& integers) {
-  float scale = abs_max(row, columns) / kWeightMax;
-  std::fill(integers.begin(), integers.end(), 0);
-  if (!std::isfinite(scale)) return scale;
-  for (;;) {
+// A weight matrix (N, K), row by row: in fp32, or in int8 with a scale for each row.
+struct WeightRows {
+  const float* fp32;
+  int rows, columns;  // one column for a vector
+  const int8_t* int8 = nullptr;
+  const float* scales = nullptr;
+
+  // Quantize row n into `integers`, which is padded to kColumnBlock, such that `dot_int8` cannot saturate: a row in int8
+  // changes only if it would. Returns the scale: NaN or infinity if the row is not finite.
+  float quantize(int n, std::vector<int>& integers) const {
+    const size_t start = static_cast<size_t>(n) * columns;
+    const float first = int8 ? scales[n] : abs_max(fp32 + start, columns) / kWeightMax;
+    std::fill(integers.begin(), integers.end(), 0);
+    for (float scale = first;;) {
+      if (!std::isfinite(scale)) return scale;
+      const auto round = [&](auto value) {
+        for (int k = 0; k < columns; ++k) integers[k] = static_cast<int>(std::nearbyint(value(k)));
+      };
+      int8 ? round([&, factor = first / scale](int k) { return int8[start + k] * factor; })
+           : round([&](int k) { return fp32[start + k] / scale; });
+      const int largest = largest_pair_sum(integers);
+      if (largest <= kPairSumLimit) return scale;
+      scale *= static_cast<float>(largest + 1) / kPairSumLimit;
+    }
+  }
+
+ private:
+  // `dot_int8` adds the products of two neighbouring columns and of the two that are four further.
+  static int largest_pair_sum(const std::vector<int>& integers) {
     int largest = 0;
-    for (int k = 0; k < columns; ++k) integers[k] = static_cast<int>(std::nearbyint(row[k] / scale));
-    // `dot_int8` adds the products of two neighbouring columns and of the two that are four further.
+    if (kPairSumLimit == 4 * kWeightMax) return largest;  // it cannot saturate
     for (size_t k = 0; k < integers.size(); k += k % 4 == 2 ? 6 : 2) {
       int positive = 0, negative = 0;
       for (const int w : {integers[k], integers[k + 1], integers[k + 4], integers[k + 5]})
         (w > 0 ? positive : negative) += std::abs(w);
       largest = std::max({largest, positive, negative});
     }
-    if (largest <= kPairSumLimit) return scale;
-    scale *= static_cast<float>(largest + 1) / kPairSumLimit;
+    return largest;
   }
-}
+};
 
 // The correction to add to a product of input bytes with a quantized row. Each byte is its integer plus kQuantMax + 1,
 // so the product is too large by that number times the sum of the row.

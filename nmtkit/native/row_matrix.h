@@ -8,19 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "memory.h"
-#include "quantization.h"
+#include "matrix.h"
 
 namespace nmtkit {
 
 class RowMatrix {
  public:
-  // weight (N, K), and bias (N) or null, which is copied. In fp32 the weight is not copied and must outlive this object.
-  // In int8, weights and inputs are quantized as in `Matrix`. Throws TooLarge, std::bad_alloc.
-  RowMatrix(const float* weight, const float* bias, int rows, int columns, NumberFormat format)
-      : rows_(rows), columns_(columns), fp32_(weight), scales_(make_aligned<Scale>(rows)) {
-    for (int n = 0; bias && n < rows; ++n) scales_[n].bias = bias[n];
-    if (format == NumberFormat::kInt8) pack_int8(weight);
+  // A copy of W (N, K) and b. Throws TooLarge, std::bad_alloc.
+  explicit RowMatrix(const Matrix& matrix)
+      : rows_(matrix.rows()), columns_(matrix.columns()), scales_(make_aligned<Matrix::Scale>(rows_)) {
+    pack(matrix);
   }
 
   int rows() const { return rows_; }
@@ -72,11 +69,6 @@ class RowMatrix {
   static constexpr int kWidth = 4;  // rows of W in a tile, whose sums stay in registers
   static constexpr int kHeight = kAccumulators / kWidth;
 
-  struct Scale {
-    float scale, bias;
-    int32_t compensation;  // as in `Matrix`
-  };
-
   bool is_int8() const { return int8_ != nullptr; }
 
   // Rows in int8 consist of pairs of vectors: the even groups of four columns, then the odd ones, so that `dot_int8`
@@ -87,21 +79,25 @@ class RowMatrix {
     return group / (2 * kLanes) * 2 * kLanes + group % 2 * kLanes + group % (2 * kLanes) / 2;
   }
 
-  const float* fp32_row(int n) const { return fp32_ + static_cast<size_t>(n) * columns_; }
+  const float* fp32_row(int n) const { return fp32_.get() + static_cast<size_t>(n) * columns_; }
   const int8_t* int8_row(int n) const { return int8_.get() + static_cast<size_t>(n) * row_groups() * 4; }
 
   void prefetch_row(int n) const {
     is_int8() ? prefetch(int8_row(n), int8_row(n + 1)) : prefetch(fp32_row(n), fp32_row(n + 1));
   }
 
-  void pack_int8(const float* weight) {
-    int8_ = make_aligned<int8_t>(checked_product(rows_, row_groups() * 4));
-    std::vector<int> integers(column_groups(columns_) * 4);
+  void pack(const Matrix& matrix) {
+    if (matrix.is_int8()) {
+      int8_ = make_aligned<int8_t>(checked_product(rows_, row_groups() * 4));
+    } else {
+      fp32_ = make_aligned<float>(checked_product(rows_, columns_));
+    }
     for (int n = 0; n < rows_; ++n) {
-      int8_t* row = int8_.get() + static_cast<size_t>(n) * row_groups() * 4;
-      scales_[n].scale = quantize_weights(weight + static_cast<size_t>(n) * columns_, columns_, integers);
-      for (int k = 0; k < columns_; ++k) row[place(k / 4) * 4 + k % 4] = static_cast<int8_t>(integers[k]);
-      scales_[n].compensation = compensation_of(integers);
+      scales_[n] = matrix.scale(n);
+      const size_t at32 = static_cast<size_t>(n) * columns_, at8 = static_cast<size_t>(n) * row_groups() * 4;
+      for (int k = 0; k < columns_; ++k)
+        if (is_int8()) int8_[at8 + place(k / 4) * 4 + k % 4] = matrix.int8(n, k);
+        else fp32_[at32 + k] = matrix.fp32(n, k);
     }
   }
 
@@ -157,16 +153,16 @@ class RowMatrix {
       for (int p = 0; p < kWidth; ++p) totals[p] = to_float(sums[row][p]);
       reduce_add4(totals, 1.0f, y[row]);
       for (int p = 0; p < kWidth; ++p) {
-        const Scale& own = scales_[ids[p]];
+        const Matrix::Scale& own = scales_[ids[p]];
         y[row][p] = std::fma(y[row][p] + own.compensation, own.scale * input.scales[i + row], own.bias);
       }
     }
   }
 
   int rows_, columns_;
-  const float* fp32_;           // W, or
+  AlignedArray<float> fp32_;    // W, or
   AlignedArray<int8_t> int8_;   // W in int8
-  AlignedArray<Scale> scales_;  // of each row
+  AlignedArray<Matrix::Scale> scales_;  // of each row
 };
 
 }  // namespace nmtkit

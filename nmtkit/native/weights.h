@@ -13,13 +13,8 @@
 
 namespace nmtkit {
 
-struct NamedArray {
-  const float* data;
-  int rows, columns;  // one column for a vector
-};
-
 // By the names of parameters in nmtkit/model/transformer.py.
-using NamedArrays = std::map<std::string, NamedArray>;
+using NamedArrays = std::map<std::string, WeightRows>;
 
 class LoadedModel : public Model {
  public:
@@ -51,8 +46,9 @@ class LoadedModel : public Model {
       encoder_norm = norm("encoder_norm");
       decoder_norm = norm("decoder_norm");
     }
-    embeddings();
+    output_matrix();
     pack(threads);
+    embeddings();
   }
 
   int source_size() const { return source_size_; }
@@ -60,9 +56,7 @@ class LoadedModel : public Model {
   // The output matrix for shortlists, made when it is first asked for. Throws std::bad_alloc.
   const RowMatrix& output_rows() const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!output_rows_)
-      output_rows_ = std::make_unique<RowMatrix>(output_weight_, output_bias_, output->rows(), d_model,
-                                                 output->is_int8() ? NumberFormat::kInt8 : NumberFormat::kFp32);
+    if (!output_rows_) output_rows_ = std::make_unique<RowMatrix>(*output);
     return *output_rows_;
   }
 
@@ -71,27 +65,27 @@ class LoadedModel : public Model {
 
   struct Task {
     const Matrix** result;
-    NamedArray weight;
+    WeightRows weight;
     const float* bias;
   };
 
-  const NamedArray* find(const std::string& name) const {
+  const WeightRows* find(const std::string& name) const {
     const auto found = arrays_.find(name);
     return found == arrays_.end() ? nullptr : &found->second;
   }
 
   // The array with that name and shape; any number of rows if they are 0.
-  const NamedArray& get(const std::string& name, int rows, int columns) const {
-    const NamedArray* found = find(name);
+  const WeightRows& get(const std::string& name, int rows, int columns) const {
+    const WeightRows* found = find(name);
     if (!found) throw std::out_of_range("the weights have no " + name);
     if ((rows && found->rows != rows) || found->columns != columns) throw std::out_of_range(name + " has a wrong shape");
     return *found;
   }
 
-  const float* copy(const NamedArray& array) {
+  const float* copy(const WeightRows& array) {
     const size_t size = checked_product(array.rows, array.columns);
     copies_.push_back(make_aligned<float>(size));
-    std::copy(array.data, array.data + size, copies_.back().get());
+    std::copy(array.fp32, array.fp32 + size, copies_.back().get());
     return copies_.back().get();
   }
 
@@ -101,8 +95,8 @@ class LoadedModel : public Model {
   }
 
   void matrix(const Matrix** result, const std::string& name, int rows, int columns) {
-    const NamedArray& weight = get(name + ".weight", rows, columns);
-    tasks_.push_back({result, weight, get(name + ".bias", weight.rows, 1).data});
+    const WeightRows& weight = get(name + ".weight", rows, columns);
+    tasks_.push_back({result, weight, get(name + ".bias", weight.rows, 1).fp32});
   }
 
   void self_attention(SelfAttention& attention, const std::string& layer) {
@@ -117,26 +111,29 @@ class LoadedModel : public Model {
   }
 
   void embeddings() {
-    const NamedArray& target = get("target_embedding.weight", 0, d_model);
-    const NamedArray *source = find("source_embedding.weight"), *own = find("projection.weight");
-    if (source) get("source_embedding.weight", 0, d_model);
-    if (own) get("projection.weight", target.rows, d_model);
-    source_size_ = source ? source->rows : target.rows;
-    target_embedding = copy(target);
-    source_embedding = source ? copy(*source) : target_embedding;
-    output_weight_ = own ? copy(*own) : target_embedding;
-    if (find("projection_bias")) output_bias_ = copy(get("projection_bias", target.rows, 1));
-    tasks_.push_back({&output, {output_weight_, target.rows, d_model}, output_bias_});
+    const bool is_shared = !find("projection.weight") && !output->is_int8();
+    target_embedding = is_shared ? Embedding{nullptr, output} : Embedding{copy(get("target_embedding.weight", 0, d_model))};
+    source_embedding = target_embedding;
+    source_size_ = output->rows();
+    if (!find("source_embedding.weight")) return;
+    const WeightRows& source = get("source_embedding.weight", 0, d_model);
+    source_embedding = {copy(source)};
+    source_size_ = source.rows;
+  }
+
+  void output_matrix() {
+    const int size = get("target_embedding.weight", 0, d_model).rows;
+    const bool has_bias = find("projection_bias") != nullptr;
+    tasks_.push_back({&output, get(find("projection.weight") ? "projection.weight" : "target_embedding.weight", size, d_model),
+                      has_bias ? get("projection_bias", size, 1).fp32 : nullptr});
   }
 
   void pack(int threads) {
     matrices_.resize(tasks_.size());
     std::atomic<bool> failed{false};
     parallel_for(static_cast<int>(tasks_.size()), threads, [&](int i, int) {
-      const NamedArray& weight = tasks_[i].weight;
       try {
-        matrices_[i] = std::make_unique<Matrix>(weight.data, tasks_[i].bias, weight.rows, weight.columns,
-                                                format_);
+        matrices_[i] = std::make_unique<Matrix>(tasks_[i].weight, tasks_[i].bias, format_);
         *tasks_[i].result = matrices_[i].get();
       } catch (const std::exception&) {
         failed = true;
@@ -152,7 +149,6 @@ class LoadedModel : public Model {
   std::vector<std::unique_ptr<Matrix>> matrices_;
   std::vector<AlignedArray<float>> copies_;
   int source_size_ = 0;
-  const float *output_weight_ = nullptr, *output_bias_ = nullptr;
   mutable std::mutex mutex_;
   mutable std::unique_ptr<RowMatrix> output_rows_;
 };

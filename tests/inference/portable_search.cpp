@@ -33,8 +33,9 @@ const float* read_vector() {
 const Matrix* read_matrix(NumberFormat format) {
   const auto shape = read<int64_t>();
   const auto weight = read<float>(), bias = read<float>();
-  matrices.push_back(std::make_unique<Matrix>(weight.data(), bias.empty() ? nullptr : bias.data(),
-                                              static_cast<int>(shape[0]), static_cast<int>(shape[1]), format));
+  matrices.push_back(std::make_unique<Matrix>(
+      WeightRows{weight.data(), static_cast<int>(shape[0]), static_cast<int>(shape[1])}, bias.empty() ? nullptr : bias.data(),
+      format));
   return matrices.back().get();
 }
 
@@ -53,8 +54,8 @@ std::unique_ptr<Model> read_model() {
   model->pre_norm = sizes[4] != 0;
   const NumberFormat format = sizes[5] ? NumberFormat::kInt8 : NumberFormat::kFp32;
   model->activation = static_cast<Activation>(sizes[8]);
-  model->source_embedding = read_vector();
-  model->target_embedding = read_vector();
+  model->source_embedding.rows = read_vector();
+  model->target_embedding.rows = read_vector();
   for (int64_t l = 0; l < sizes[6]; ++l) {
     const SelfAttention self_attention{read_matrix(format), read_matrix(format)};
     const FeedForward feed_forward{read_matrix(format), read_matrix(format)};
