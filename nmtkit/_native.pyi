@@ -23,6 +23,9 @@ def matrix(weight: _Floats, bias: _Floats | None, number_format: str) -> Matrix:
     Raises MemoryError for more than 2^30 rows or 2^24 columns, and IndexError for a format other than fp32 and int8.
     """
 
+def quantize(weight: _Floats, integers: NDArray[np.int8], scales: _Floats) -> None:
+    """Quantize W (N, K) as "int8" does on this CPU: into integers (N, K), and scales (N,) by which to multiply them."""
+
 def multiply(matrix: Matrix, x: _Floats, y: _Floats, threads: int) -> None:
     """Compute x·Wᵀ + b for x (…, K) into y (…, N)."""
 
@@ -35,13 +38,14 @@ def model(
     activation: str,
     encoder_layers: int,
     decoder_layers: int,
-    weights: dict[str, _Floats],
+    weights: dict[str, _Floats | tuple[NDArray[np.int8], _Floats]],
     number_format: str,
     threads: int,
 ) -> Model:
     """A Transformer of copied weights, by the names of parameters in nmtkit/model/transformer.py.
 
-    Raises IndexError for missing weights, an activation other than relu, gelu and swish, or an unknown format.
+    With "int8", matrices of products may be integers with scales, as from `quantize`. Raises IndexError for missing
+    weights, an activation other than relu, gelu and swish, or an unknown format.
     """
 
 def encode(model: Model, source: _Ints, lengths: _Ints, positions: _Floats, threads: int) -> DecoderState:

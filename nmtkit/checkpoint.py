@@ -18,6 +18,7 @@ from nmtkit.machine.memory import is_out_of_memory
 from nmtkit.model.architectures import config_from_dict
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
+from nmtkit.model.lora_merging import merged
 from nmtkit.model.parameters import check_weights, transformer_shapes
 from nmtkit.storage.archive import (
     FORMAT,
@@ -44,8 +45,9 @@ SAFETENSORS_FILE, SAFETENSORS_HEADER = "model.safetensors", "config.json"  # wri
 METRIC_OPTIONS = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
 HIGHEST_IS_BEST = frozenset({"valid_bleu"})  #: of these metrics; the lowest of the others
 
+_ONLY_INT8 = "a checkpoint in int8 only translates, on a CPU with --precision int8: use the one that it was made of"
 _BEGINNING = 100  # bytes: the format is the first entry of the header
-_WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
+_PREFIXES = {"weights": "weights.", "ema": "ema.", "optimizer": "optimizer.", "scales": "scales."}  # of tensors
 
 NameParts = Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts, StoredParts]]
 
@@ -61,6 +63,8 @@ class Checkpoint:
     `checksum` is the checksum of the file from which the checkpoint was read, see `nmtkit.storage.archive`.
 
     With `lora`, `weights` and `ema` contain the low-rank additions of a run, which `merged` adds to the matrices.
+
+    `weights` with `scales`, one for each row, are int8: their values are the products of both.
     """
 
     model_config: ModelConfig
@@ -73,6 +77,7 @@ class Checkpoint:
     optimizer: Weights | None = None
     ema: Weights | None = None
     lora: LoraConfig | None = None
+    scales: Weights | None = None
     checksum: str | None = None
     check_unchanged: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
     release: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
@@ -88,7 +93,12 @@ class Checkpoint:
         return shares_vocabulary(self.source, self.target)
 
     def chosen(self, which: str = "auto") -> Weights:
-        """Return the weights that the option of `WeightsConfig` selects. Raises UserError if averages are missing."""
+        """Return the weights that the option of `WeightsConfig` selects.
+
+        Raises UserError if averages are missing or the weights are int8.
+        """
+        if self.scales is not None:
+            raise UserError(_ONLY_INT8)
         if which == "ema" and self.ema is None:
             raise UserError("--weights ema: the checkpoint has no moving average, because it was trained without --ema")
         return self.weights if which == "trained" or self.ema is None else self.ema
@@ -101,8 +111,6 @@ class Checkpoint:
         """Return the checkpoint with low-rank additions merged into the matrices, and without optimizer state."""
         if self.lora is None:
             return self
-        from nmtkit.model.lora import merged
-
         scale = self.lora.scale
         ema = None if self.ema is None else merged(self.ema, scale)
         return replace(self, weights=merged(self.weights, scale), ema=ema, optimizer=None, lora=None)
@@ -150,27 +158,28 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
     Raises UserError if the file is missing, damaged, truncated, of a newer version, or not an nmtkit checkpoint.
     """
-    return load_training_checkpoint(path).merged()
+    return _load(path, Checkpoint.merged)
 
 
 def load_training_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint like `load_checkpoint`, but keep low-rank additions separate, to resume a run with them."""
+    return _load(path, lambda checkpoint: checkpoint)
+
+
+def _load(path: Path, convert: Callable[[Checkpoint], Checkpoint]) -> Checkpoint:
     _refuse_folder(path)
     with as_user_errors(path):
         archive = read_archive(path)
         checkpoint = from_header(archive.header, _tokenizer_tensors, lambda name: archive.tensors[name].tobytes())
-        weights, ema, optimizer = (_with_prefix(prefix, archive.tensors) for prefix in (_WEIGHTS, _EMA, _OPTIMIZER))
+        weights, *others = (_with_prefix(prefix, archive.tensors) for prefix in _PREFIXES.values())
+        ema, optimizer, scales = (part or None for part in others)
+        checkpoint = convert(replace(checkpoint, weights=weights, ema=ema, optimizer=optimizer, scales=scales))
         shapes = checkpoint.parameter_shapes()
-        check_weights(weights, shapes)
-        check_weights(ema or weights, shapes)
+        check_weights(checkpoint.weights, shapes, checkpoint.scales)
+        if checkpoint.ema is not None:
+            check_weights(checkpoint.ema, shapes)
     return replace(
-        checkpoint,
-        weights=weights,
-        ema=ema or None,
-        optimizer=optimizer or None,
-        checksum=archive.checksum,
-        check_unchanged=archive.check_unchanged,
-        release=archive.release,
+        checkpoint, checksum=archive.checksum, check_unchanged=archive.check_unchanged, release=archive.release
     )
 
 
@@ -284,9 +293,8 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
     for tokenizer, names in zip(sides, parts, strict=True):
         tensors[names.vocabulary] = np.frombuffer(tokenizer.vocab.to_bytes(), np.uint8)
         tensors[str(names.model)] = np.frombuffer(tokenizer.model, np.uint8)
-    tensors |= {_WEIGHTS + name: tensor for name, tensor in checkpoint.weights.items()}
-    tensors |= {_EMA + name: tensor for name, tensor in (checkpoint.ema or {}).items()}
-    tensors |= {_OPTIMIZER + name: tensor for name, tensor in (checkpoint.optimizer or {}).items()}
+    for part, prefix in _PREFIXES.items():
+        tensors |= {prefix + name: tensor for name, tensor in (getattr(checkpoint, part) or {}).items()}
     return tensors
 
 

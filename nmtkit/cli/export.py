@@ -18,7 +18,8 @@ from nmtkit.storage.outputs import check_output_file, check_output_folder
 if TYPE_CHECKING:
     from nmtkit.checkpoint import Checkpoint
 
-CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
+CTRANSLATE2, HUGGINGFACE, SAFETENSORS = "ctranslate2", "huggingface", "safetensors"
+INT8, CHECKPOINT = "int8", "checkpoint"
 SHORTLIST = "shortlist"
 
 
@@ -37,17 +38,19 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     heading="Result",
     required=True,
     metavar="FORMAT",
-    type=Choice((CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT, SHORTLIST)),
-    help="ctranslate2: folder for CTranslate2. huggingface: folder with a Marian model for transformers. "
+    type=Choice((INT8, CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT, SHORTLIST)),
+    help="int8: checkpoint for translation on CPUs, smaller and faster to load. ctranslate2: folder for CTranslate2. "
+    "huggingface: folder with a Marian model for transformers. "
     "safetensors: folder with model.safetensors and config.json. checkpoint: file without the training state. "
     "shortlist: file for --shortlist of nmt-generate and nmt-serve, learned from --dataset.",
 )
-@output_option("PATH", "Folder to create, or file with --to checkpoint or shortlist. It appears when it is complete.")
+@output_option("PATH", "Folder to create, or file with --to int8, checkpoint and shortlist. It appears when complete.")
 @options(refuse_idle_options, export=ExportConfig, choice=WeightsConfig, log=LogConfig)
 def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig) -> None:
     """Export CHECKPOINT, or a safetensors folder written by this command, to other formats.
 
     \b
+    nmt-export averaged.pt --to int8 --output averaged-int8.pt
     nmt-export averaged.pt --to ctranslate2 --quantization int8 --output ende-ct2
     nmt-export averaged.pt --to huggingface --output ende-marian
     nmt-export averaged.pt --to safetensors --output ende
@@ -61,10 +64,11 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     if to == SHORTLIST and export.dataset is None:
         raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
-    from nmtkit.checkpoint import save_checkpoint
+    from nmtkit.checkpoint import Checkpoint, save_checkpoint
     from nmtkit.conversion.ctranslate2 import to_ctranslate2
     from nmtkit.conversion.folder import check_free
     from nmtkit.conversion.huggingface_export import to_huggingface
+    from nmtkit.conversion.int8 import to_int8
     from nmtkit.conversion.lexical import export_shortlist
     from nmtkit.conversion.safetensors import to_safetensors
 
@@ -80,7 +84,8 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     elif to == SAFETENSORS:
         to_safetensors(loaded, output, choice.weights, replace=export.force)
     else:
-        save_checkpoint(output, loaded.without_training(choice.weights))
+        convert = to_int8 if to == INT8 else Checkpoint.without_training
+        save_checkpoint(output, convert(loaded, choice.weights))
     logger.info("wrote %s from %s", output, checkpoint)
 
 
@@ -101,11 +106,11 @@ def _check_output(output: Path, to: str, given: Iterable[Path | None]) -> None:
     """Raise UserError if the output would replace one of the `given` inputs, or a file that is not an export."""
     paths = [path for path in (*given, config_file_in_use()) if path is not None]
     inputs = [file for path in paths for file in (path, *(path.iterdir() if path.is_dir() else ()))]
-    if to in (CHECKPOINT, SHORTLIST):
+    if to in (INT8, CHECKPOINT, SHORTLIST):
         check_output_file(output, inputs)
     else:
         check_output_folder(output, inputs)
-    if to == CHECKPOINT:
+    if to in (INT8, CHECKPOINT):
         from nmtkit.checkpoint import check_replaceable
 
         check_replaceable(output)

@@ -59,6 +59,7 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     if references is not None:
         observers.append(lambda translation: texts.append(translation.text))
     if options.output.attention_html is not None:
+        checkpoints[0].chosen()  # the page needs fp32 weights
         observers.append(shown.append)
     start = time.monotonic()
     format = options.document

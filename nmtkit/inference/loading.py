@@ -44,16 +44,17 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
     memory.
     """
     on = inference_device(device)
-    number_format = inference_precision(precision, on)
+    is_int8 = checkpoint.scales is not None
+    number_format = inference_precision("int8" if is_int8 and precision == "auto" and is_cpu(on) else precision, on)
     config = checkpoint.model_config
     native = backends_of(config.arch).native if is_cpu(on) else None
-    chosen = checkpoint.without_training(weights)
+    chosen = checkpoint if is_int8 and number_format is NumberFormat.INT8 else checkpoint.without_training(weights)
     size = sum(4 * weight.size for weight in chosen.weights.values())
     with memory_for_weights(f"the model on {on}", size):
         if native is not None and native.supports(config, number_format):
-            return native(config, chosen.weights, number_format, partial(_rebuilt, chosen))
+            return native(config, chosen.weights, number_format, partial(_rebuilt, chosen), chosen.scales)
         if number_format is NumberFormat.INT8:
-            raise UserError(_no_int8(config))
+            check_int8(config)
         plain = torch_backend(chosen.build_model(), on, number_format)
         is_fp32 = number_format is NumberFormat.FP32
         if is_fp32 and native is not None and native.implements(config) and native_build.is_missing():
@@ -68,9 +69,10 @@ def _rebuilt(checkpoint: Checkpoint) -> InferenceModel:
     return torch_backend(checkpoint.build_model())
 
 
-def _no_int8(config: ModelConfig) -> str:
-    """Explain why the compiled search, which alone supports int8, cannot run a model, and what to do."""
+def check_int8(config: ModelConfig) -> None:
+    """Raise UserError if the compiled search, which alone supports int8, cannot run a model."""
     if not native_build.available(NumberFormat.INT8):
-        return "--precision int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler"
+        raise UserError("int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler")
     unknown = unknown_options(config) if isinstance(config, TransformerConfig) else [f"the architecture {config.arch}"]
-    return f"--precision int8: the compiled search does not support {' and '.join(unknown)}: use fp32 or bf16"
+    if unknown:
+        raise UserError(f"int8: the compiled search does not support {' and '.join(unknown)}: use fp32 or bf16")

@@ -76,12 +76,13 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         weights: Mapping[str, Floats],
         number_format: NumberFormat,
         reference: Callable[[], InferenceModel],
+        scales: Mapping[str, Floats] | None = None,
     ) -> None:
         """Create the compiled search for options that this backend `supports`.
 
-        `weights` (…) are copied; their names are the parameters of `model.transformer.Transformer`. `reference` creates
-        an uncompiled model with the same weights when the attention of all heads is first needed. Raises IndexError if
-        an array is missing or has a different shape.
+        `weights` (…) are copied; their names are the parameters of `model.transformer.Transformer`. Those with `scales`
+        are int8, see `Checkpoint`. `reference` creates an uncompiled model with the same weights when the attention of
+        all heads is first needed. Raises IndexError if an array is missing or has a different shape.
         """
         super().__init__(config, item_bytes=4)  # int8 needs less
         self.precision = f"{number_format.value}, {native_build.isa()}"
@@ -91,6 +92,8 @@ class NativeTransformer(TransformerSizes, InferenceModel):
             _Positions(config, weights.get(f"{side}_positions.table")) for side in ("source", "target")
         )
         self._shortlists: Sequence[Ids] = ()
+        arrays: dict[str, Any] = {name: np.ascontiguousarray(weight) for name, weight in weights.items()}
+        arrays |= {name: (weights[name], scale) for name, scale in (scales or {}).items()}
         self._model = native_build.native.model(
             config.d_model,
             config.heads,
@@ -100,7 +103,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
             config.activation,
             config.encoder_layers,
             config.decoder_layers,
-            {name: np.ascontiguousarray(weight) for name, weight in weights.items()},
+            arrays,
             number_format.value,
             thread_count(),
         )

@@ -4,12 +4,10 @@ A matrix W (outputs, inputs) becomes W + s·B·A with B (outputs, R), A (R, inpu
 several projections, such as queries, keys and values, has one addition for each.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,7 +16,7 @@ from nmtkit.model.attention import StackedLinear
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.translation_model import TranslationModel
 
-_A, _B, _MATRIX = ".lora_a.", ".lora_b.", ".weight"  # parts of parameter names
+_MATRIX = ".weight"  # the end of parameter names
 
 
 class LowRankLinear(nn.Linear):
@@ -78,35 +76,3 @@ def matching(names: Collection[str], patterns: Sequence[str], flag: str) -> list
             examples = {name.partition(".")[0]: name for name in reversed(list(names))}
             raise UserError(f"{flag} {pattern}: no parameter matches; some names are {', '.join(examples.values())}")
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
-
-
-def merged(weights: Mapping[str, NDArray[np.float32]], scale: float) -> dict[str, NDArray[np.float32]]:
-    """Merge low-rank additions into their matrices like `merge`, for arrays."""
-    tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
-    return {name: tensor.numpy() for name, tensor in merge(tensors, scale).items()}
-
-
-def merge(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """Merge each addition into its matrix W + s·B·A (outputs, inputs) in float32. Other weights are unchanged."""
-    merged = {name: weight for name, weight in weights.items() if _matrix_of(name) is None}
-    for matrix in dict.fromkeys(filter(None, map(_matrix_of, weights))):
-        merged[matrix] = weights[matrix] + scale * torch.cat(list(_products(matrix, weights)))
-    return merged
-
-
-def _products(matrix: str, weights: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    """Yield B·A (outputs, inputs) of each projection of a matrix, in the order of its rows."""
-    layer = matrix.removesuffix(_MATRIX)
-    number = 0
-    while (a := weights.get(f"{layer}{_A}{number}")) is not None:
-        yield weights[f"{layer}{_B}{number}"] @ a
-        number += 1
-
-
-def _matrix_of(name: str) -> str | None:
-    """Return the name of the matrix that an addition's parameter belongs to; None for any other parameter."""
-    for part in (_A, _B):
-        layer, found, _ = name.rpartition(part)
-        if found:
-            return layer + _MATRIX
-    return None

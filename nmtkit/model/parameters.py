@@ -61,11 +61,27 @@ def _transformer_shapes(
         yield from norm("decoder_norm")
 
 
-def check_weights(weights: Mapping[str, Any], shapes: Shapes) -> None:
-    """Raise UserError with the first mismatch unless `weights` (…) are float32 arrays of these names and shapes."""
+def is_factor(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether a parameter is a matrix of products alone, which can be stored in int8."""
+    return len(shape) == 2 and name.endswith(".weight") and not name.endswith("embedding.weight")
+
+
+def check_weights(weights: Mapping[str, Any], shapes: Shapes, scales: Mapping[str, Any] | None = None) -> None:
+    """Raise UserError with the first mismatch unless `weights` (…) are float32 arrays of these names and shapes.
+
+    Those with `scales`, one for each row, must be int8.
+    """
     check_names(weights, shapes)
+    scales = scales or {}
+    for name in scales:
+        if name not in shapes or not is_factor(name, shapes[name]):
+            raise UserError(f"the weights do not fit the model: {name} cannot be int8")
     for name, shape in shapes.items():
-        if difference := _unlike(weights[name], shape):
+        if name in scales:
+            difference = _unlike(weights[name], shape, np.int8) or _unlike(scales[name], shape[:1])
+        else:
+            difference = _unlike(weights[name], shape)
+        if difference:
             raise UserError(f"the weights do not fit the model: {name} {difference}")
 
 
@@ -82,12 +98,12 @@ def check_finite(weights: Mapping[str, NDArray[np.float32]]) -> None:
             raise UserError(f"{name} contains NaN or infinity: use a different checkpoint")
 
 
-def _unlike(weight: Any, shape: tuple[int, ...]) -> str | None:
+def _unlike(weight: Any, shape: tuple[int, ...], dtype: type = np.float32) -> str | None:
     """Explain why a value cannot be the weights of a parameter of this shape; None if it can."""
     if not isinstance(weight, np.ndarray):
         return "is not an array"
-    if weight.dtype != np.float32:
-        return f"is {weight.dtype} where float32 is expected"
+    if weight.dtype != dtype:
+        return f"is {weight.dtype} where {np.dtype(dtype)} is expected"
     if weight.shape != shape:
         return f"has {list(weight.shape)} where {list(shape)} is expected"
     return None

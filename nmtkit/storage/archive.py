@@ -28,10 +28,7 @@ from nmtkit.wording import describe_unknown_version
 
 FORMAT = "nmtkit checkpoint"
 VERSION, LORA_VERSION = 1, 2  # without and with low-rank additions, which older readers would ignore
-DTYPES: dict[str, np.dtype[Any]] = {
-    "float32": np.dtype("float32"),
-    "uint8": np.dtype("uint8"),
-}  # by name in the header
+DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in ("float32", "uint8", "int8")}  # in the header
 COMMENT = b"sha256:"
 COMMENT_BYTES = len(COMMENT) + 64
 MAX_HEADER_BYTES = 1 << 24
@@ -211,7 +208,7 @@ def _tensor(name: str, dtype_name: str, shape: list[int], member: _Member, conte
     """Map one tensor, described by its entry in the header."""
     dtype = DTYPES.get(dtype_name)
     if dtype is None:
-        raise UserError(f"{name} is {dtype_name}: nmtkit reads {' and '.join(DTYPES)} only")
+        raise UserError(f"{name} is {dtype_name}: nmtkit reads {', '.join(DTYPES)} only")
     if any(type(length) is not int or length < 0 for length in shape):
         raise UserError(f"{name} has an invalid shape")
     if math.prod(shape) * dtype.itemsize != member.size:

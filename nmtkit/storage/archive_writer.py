@@ -35,7 +35,7 @@ def write_archive(file: BinaryIO, header: dict[str, Any], arrays: Mapping[str, N
 def _dtype_name(name: str, array: NDArray[Any]) -> str:
     dtype = str(array.dtype)
     if dtype not in DTYPES:
-        raise UserError(f"{name} is {dtype}: a checkpoint can hold {' and '.join(DTYPES)} only")
+        raise UserError(f"{name} is {dtype}: a checkpoint can hold {', '.join(DTYPES)} only")
     return dtype
 
 

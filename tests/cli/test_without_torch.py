@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ from repository import BIN, ROOT
 from running_server import Server
 
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
+from nmtkit.conversion.int8 import to_int8
 from nmtkit.inference.shortlist import Shortlist, fingerprint
 from nmtkit.machine import native_build
 from nmtkit.machine.number_format import NumberFormat
+from nmtkit.model.lora_config import LoraConfig
 
 pytestmark = pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the search is not compiled")
 LINES = b"the dog runs on the street\n\na cat\n"
@@ -27,6 +30,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "beam search": ("--beam", "4", "--nbest", "2"),
     "greedy": ("--beam", "1"),
     "int8": ("--precision", "int8"),
+    "stored int8": ("--checkpoint", "int8.pt"),
+    "low-rank additions": ("--checkpoint", "lora.pt"),
     "ensemble": ("--checkpoint", "other.pt"),
     "shortlist": ("--shortlist", "shortlist"),
     "terms": ("--constraints", "terms"),
@@ -49,6 +54,13 @@ def folder(make_checkpoint: Callable[..., Checkpoint], tmp_path_factory: pytest.
     checkpoint = make_checkpoint()
     save_checkpoint(folder / "model.pt", checkpoint)
     save_checkpoint(folder / "other.pt", make_checkpoint(2))
+    save_checkpoint(folder / "int8.pt", to_int8(checkpoint))
+    additions = {
+        f"encoder.0.self_attention.out.lora_{part}.0": np.ones(shape, np.float32)
+        for part, shape in (("a", (2, 16)), ("b", (16, 2)))
+    }
+    lora = LoraConfig(lora_rank=2)
+    save_checkpoint(folder / "lora.pt", replace(checkpoint, weights=checkpoint.weights | additions, lora=lora))
     (folder / "terms").write_text("der\n\n\n")
     (folder / "targets").write_text("der hund\n\neine katze\n")
     size, ids = len(checkpoint.source.vocab), np.arange(4, 40, dtype=np.int32)
@@ -78,7 +90,8 @@ def run(folder: Path, *command: str, input: bytes = b"") -> "subprocess.Complete
 @pytest.mark.parametrize("way", WAYS)
 def test_nmt_generate_translates(way: str, folder: Path) -> None:
     options = ("--max-len-b", "3", *WAYS[way]) if way != "scoring" else WAYS[way]
-    done = run(folder, f"{BIN}/nmt-generate", "--checkpoint", "model.pt", *options, input=LINES)
+    own = () if way in ("stored int8", "low-rank additions") else ("--checkpoint", "model.pt")
+    done = run(folder, f"{BIN}/nmt-generate", *own, *options, input=LINES)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.count(b"\n") in (3, 6)
 

@@ -77,7 +77,7 @@ def test_without_the_compiled_search_fp32_uses_torch_and_int8_is_refused(
     model = load_model(make_checkpoint(), "cpu", "auto")
     assert isinstance(model, TorchBackend)
     assert model.precision == "fp32, not compiled"
-    with pytest.raises(UserError, match="--precision int8 needs the compiled search: use fp32, or install nmtkit"):
+    with pytest.raises(UserError, match="int8 needs the compiled search: use fp32, or install nmtkit"):
         load_model(make_checkpoint(), "cpu", "int8")
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.int8 import to_int8
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score, with_attention
 from nmtkit.decoding.search import Hypothesis
@@ -27,7 +29,9 @@ from nmtkit.machine import threads as machine_threads
 from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.text.vocabulary import BOS, EOS, PAD
+from nmtkit.model.weights import as_arrays, collect_weights
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 
 W = 37  # no multiple of a vector
 QUANT_MAX = dict.fromkeys(BUILDS, 63) | {"_native_avx512vnni": 127}  # kQuantMax of each build
@@ -389,6 +393,24 @@ def test_lengths_that_do_not_fit_the_rows_are_errors() -> None:
     for wrong in ([3], [3, 4, 4]):
         with pytest.raises(IndexError, match="lengths do not fit 2 sentences"):
             model.encode(src, torch.tensor(wrong))
+
+
+def test_stored_integers_and_scales_compute_the_same_as_the_weights_that_they_were_made_of() -> None:
+    model = make(share_embeddings="none", norm="pre", output_bias=True)
+    weights = as_arrays(collect_weights(model))
+    tokenizer = SpaceTokenizer(Vocabulary(SPECIALS))
+    stored = to_int8(Checkpoint(model.config, weights, "en", "de", tokenizer, tokenizer))
+    expected, found = (
+        search(
+            native_transformer.NativeTransformer(
+                model.config, each, NumberFormat.INT8, lambda: torch_backend(model), scales
+            ),
+            *with_lengths(sources(*LENGTHS)),
+            SearchConfig(nbest=3),
+        )
+        for each, scales in ((weights, None), (stored.weights, stored.scales))
+    )
+    assert found == expected
 
 
 @torch.inference_mode()

@@ -14,11 +14,12 @@ from nmtkit.errors import UserError
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
-from nmtkit.model.lora import add_low_rank, merge
+from nmtkit.model.lora import add_low_rank
 from nmtkit.model.lora_config import LoraConfig
+from nmtkit.model.lora_merging import merged
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.translation_model import TranslationModel
-from nmtkit.model.weights import as_arrays, collect_weights
+from nmtkit.model.weights import as_arrays, as_tensors, collect_weights
 from nmtkit.text.tokenizer import Tokenizer
 
 CONFIG = TransformerConfig(encoder_layers=2, decoder_layers=2, d_model=16, d_ff=12, heads=2, d_k=3, d_v=5, dropout=0.0)
@@ -123,9 +124,9 @@ def test_a_pattern_without_a_match_is_refused(lora: LoraConfig, config: ModelCon
 )
 def test_merged_weights_give_the_outputs_of_the_adapted_model(lora: LoraConfig) -> None:
     model, base = adapted(lora), make()
-    merged = merge(collect_weights(model), lora.scale)
-    assert merged.keys() == collect_weights(base).keys()
-    torch.testing.assert_close(functional_call(base, merged, batch())[..., 3:], logits(model), rtol=0, atol=1e-5)
+    weights = as_tensors(merged(as_arrays(collect_weights(model)), lora.scale))
+    assert weights.keys() == collect_weights(base).keys()
+    torch.testing.assert_close(functional_call(base, weights, batch())[..., 3:], logits(model), rtol=0, atol=1e-5)
 
 
 def test_a_checkpoint_keeps_base_weights_and_additions_and_is_loaded_merged(
@@ -144,7 +145,7 @@ def test_a_checkpoint_keeps_base_weights_and_additions_and_is_loaded_merged(
     assert loaded.lora is None
     assert loaded.optimizer is None
     for ours, trained in ((loaded.weights, weights), (loaded.ema, ema)):
-        expected = merge(trained, lora.scale)
+        expected = merged(as_arrays(trained), lora.scale)
         assert ours is not None
         assert all(np.array_equal(ours[name], weight) for name, weight in expected.items())
     loaded.build_model()
