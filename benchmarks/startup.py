@@ -34,7 +34,7 @@ print(model.decode(result[0].hypotheses[0]))
 
 
 def programs(checkpoint: Path, line: str, precision: str, folder: Path) -> dict[str, list[str]]:
-    """The command line of each program; exports the checkpoint to `folder` for CTranslate2."""
+    """The command line of each program; exports the checkpoint to `folder` for CTranslate2, and in int8."""
     values = {"path": str(checkpoint), "line": line, "precision": precision}
     generate, engine = f"{Path(__file__).parents[1] / 'bin/nmt-generate'}", ("--precision", precision, "--threads", "1")
     found = {
@@ -43,15 +43,31 @@ def programs(checkpoint: Path, line: str, precision: str, folder: Path) -> dict[
         "nmt-generate": [generate, "--checkpoint", str(checkpoint), *engine, "--quiet"],
         "Translator": ["-c", TRANSLATOR.format(**values)],
     }
+    if precision == "int8":
+        stored = export(checkpoint, folder / "int8.pt", "--to", "int8")
+        found["nmt-generate, stored int8"] = [generate, "--checkpoint", str(stored), *engine, "--quiet"]
+        found["Translator, stored int8"] = ["-c", TRANSLATOR.format(**values | {"path": str(stored)})]
     if find_spec("ctranslate2") is not None:
-        export = [f"{Path(__file__).parents[1] / 'bin/nmt-export'}", f"{checkpoint}", "--to", "ctranslate2"]
-        # in a process of its own: a child begins with the resident memory of its parent
-        subprocess.run([sys.executable, *export, "--output", f"{folder / 'ct2'}", "--quiet"], check=True)
-        tokenizer = next((folder / "ct2").glob("*.model"))
         kind = {"fp32": "float32"}.get(precision, precision)
-        values = {**values, "folder": str(folder / "ct2"), "tokenizer": str(tokenizer), "precision": kind}
-        found["CTranslate2 in Python"] = ["-c", CTRANSLATE2.format(**values)]
+        for name, stored_kind in {"": "float32", ", stored int8": "int8"}.items():
+            if stored_kind in ("float32", kind):
+                to = folder / f"ct2-{stored_kind}"
+                export(checkpoint, to, "--to", "ctranslate2", "--quantization", stored_kind)
+                values = {
+                    "folder": str(to),
+                    "tokenizer": str(next(to.glob("*.model"))),
+                    "precision": kind,
+                    "line": line,
+                }
+                found[f"CTranslate2 in Python{name}"] = ["-c", CTRANSLATE2.format(**values)]
     return found
+
+
+def export(checkpoint: Path, output: Path, *options: str) -> Path:
+    """Export a checkpoint in a process of its own, since a child begins with the resident memory of its parent."""
+    command = [sys.executable, f"{Path(__file__).parents[1] / 'bin/nmt-export'}", f"{checkpoint}", *options, "--quiet"]
+    subprocess.run([*command, "--output", f"{output}"], check=True)
+    return output
 
 
 def run(command: list[str], line: str) -> tuple[float, float, float]:
@@ -83,10 +99,10 @@ def main(checkpoint: Path, line: str, precision: str, runs: int) -> None:
                 measured = run(command, line)
                 if turn:
                     results[name].append(measured)
-    click.echo(f"{'':24s}{'wall s':>9s}{'CPU s':>9s}{'MB':>7s}")
+    click.echo(f"{'':34s}{'wall s':>9s}{'CPU s':>9s}{'MB':>7s}")
     for name, values in results.items():
         wall, processor, memory = zip(*values, strict=True)
-        click.echo(f"{name:24s}{statistics.median(wall):9.3f}{statistics.median(processor):9.3f}{max(memory):7.0f}")
+        click.echo(f"{name:34s}{statistics.median(wall):9.3f}{statistics.median(processor):9.3f}{max(memory):7.0f}")
 
 
 if __name__ == "__main__":

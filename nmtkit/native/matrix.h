@@ -107,10 +107,10 @@ class Matrix {
     int8_ = make_aligned<int8_t>(checked_product(padded_rows(), groups() * 4));
     scales_ = make_aligned<float>(padded_rows());
     compensation_ = make_aligned<int32_t>(padded_rows());
-    std::vector<int> integers(groups() * 4);
+    std::vector<int8_t> integers(groups() * 4);
     for (int n = 0; n < rows_; ++n) {
       scales_[n] = weight.quantize(n, integers);
-      for (int k = 0; k < columns_; ++k) int8_[int8_index(n, k)] = static_cast<int8_t>(integers[k]);
+      for (int k = 0; k < columns_; k += 4) std::memcpy(&int8_[int8_index(n, k)], &integers[k], 4);
       compensation_[n] = compensation_of(integers);
     }
   }

@@ -50,7 +50,7 @@ PyObject* quantize(PyObject*, PyObject* args) {
     const WeightRows rows{weight.data(), weight.length(0), weight.length(1)};
     integers.expect_size(weight.size(), "integers");
     scales.expect_size(rows.rows, "scales");
-    std::vector<int> row(column_groups(rows.columns) * 4);
+    std::vector<int8_t> row(column_groups(rows.columns) * 4);
     for (int n = 0; n < rows.rows; ++n) {
       scales.data()[n] = rows.quantize(n, row);
       std::copy_n(row.begin(), rows.columns, integers.data() + static_cast<size_t>(n) * rows.columns);

@@ -68,17 +68,18 @@ struct WeightRows {
 
   // Quantize row n into `integers`, which is padded to kColumnBlock, such that `dot_int8` cannot saturate: a row in int8
   // changes only if it would. Returns the scale: NaN or infinity if the row is not finite.
-  float quantize(int n, std::vector<int>& integers) const {
+  float quantize(int n, std::vector<int8_t>& integers) const {
     const size_t start = static_cast<size_t>(n) * columns;
     const float first = int8 ? scales[n] : abs_max(fp32 + start, columns) / kWeightMax;
     std::fill(integers.begin(), integers.end(), 0);
     for (float scale = first;;) {
       if (!std::isfinite(scale)) return scale;
       const auto round = [&](auto value) {
-        for (int k = 0; k < columns; ++k) integers[k] = static_cast<int>(std::nearbyint(value(k)));
+        for (int k = 0; k < columns; ++k) integers[k] = static_cast<int8_t>(std::nearbyint(value(k)));
       };
-      int8 ? round([&, factor = first / scale](int k) { return int8[start + k] * factor; })
-           : round([&](int k) { return fp32[start + k] / scale; });
+      if (fp32) round([&](int k) { return fp32[start + k] / scale; });
+      else if (scale == first) std::copy_n(int8 + start, columns, integers.begin());
+      else round([&, factor = first / scale](int k) { return int8[start + k] * factor; });
       const int largest = largest_pair_sum(integers);
       if (largest <= kPairSumLimit) return scale;
       scale *= static_cast<float>(largest + 1) / kPairSumLimit;
@@ -87,7 +88,7 @@ struct WeightRows {
 
  private:
   // `dot_int8` adds the products of two neighbouring columns and of the two that are four further.
-  static int largest_pair_sum(const std::vector<int>& integers) {
+  static int largest_pair_sum(const std::vector<int8_t>& integers) {
     int largest = 0;
     if (kPairSumLimit == 4 * kWeightMax) return largest;  // it cannot saturate
     for (size_t k = 0; k < integers.size(); k += k % 4 == 2 ? 6 : 2) {
@@ -102,7 +103,7 @@ struct WeightRows {
 
 // The correction to add to a product of input bytes with a quantized row. Each byte is its integer plus kQuantMax + 1,
 // so the product is too large by that number times the sum of the row.
-inline int32_t compensation_of(const std::vector<int>& integers) {
+inline int32_t compensation_of(const std::vector<int8_t>& integers) {
   return -(kQuantMax + 1) * std::accumulate(integers.begin(), integers.end(), 0);
 }
 
