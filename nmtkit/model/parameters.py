@@ -62,8 +62,8 @@ def _transformer_shapes(
 
 
 def is_factor(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a parameter is a matrix of products alone, which can be stored in int8."""
-    return len(shape) == 2 and name.endswith(".weight") and not name.endswith("embedding.weight")
+    """Return whether a parameter is a matrix that can be stored in int8."""
+    return len(shape) == 2 and name.endswith(".weight")
 
 
 def check_weights(weights: Mapping[str, Any], shapes: Shapes, scales: Mapping[str, Any] | None = None) -> None:

@@ -55,13 +55,15 @@ struct Workspace {
 
 // x (n, D) = √D · embedding + position(i) of token i.
 template <class Position>
-void embed(const Model& model, const Embedding& table, const int64_t* tokens, int n, Position position, float* x) {
+void embed(const Model& model, const Matrix& table, const int64_t* tokens, int n, Position position, float* x) {
   const int D = model.d_model;
   const float scale = std::sqrt(static_cast<float>(D));
   for (int i = 0; i < n; ++i) {
-    const float *own = table.row(tokens[i], D, x + i * D), *at = position(i);
+    float* own = x + i * D;
+    const float* at = position(i);
+    table.copy_row(static_cast<int>(tokens[i]), own);
     for_vectors(D, [=](int j, int n) {
-      store_n(x + i * D + j, fma(set1(scale), load_n(own + j, n), load_n(at + j, n)), n);
+      store_n(own + j, fma(set1(scale), load_n(own + j, n), load_n(at + j, n)), n);
     });
   }
 }

@@ -55,6 +55,11 @@ class Matrix {
   };
   Scale scale(int n) const { return is_int8_ ? Scale{scales_[n], bias_[n], compensation_[n]} : Scale{1.0f, bias_[n], 0}; }
 
+  // Row n of W, as products have it, to `row` (K).
+  void copy_row(int n, float* row) const {
+    for (int k = 0; k < columns_; ++k) row[k] = is_int8_ ? scales_[n] * int8(n, k) : fp32(n, k);
+  }
+
   // Elements of W, of the number format in which it is packed.
   float fp32(int n, int k) const { return fp32_[fp32_index(n, k)]; }
   int8_t int8(int n, int k) const { return int8_[int8_index(n, k)]; }

@@ -12,19 +12,6 @@
 
 namespace nmtkit {
 
-// A table (W, D): row by row, or the output matrix in fp32 that shares its weights.
-struct Embedding {
-  const float* rows = nullptr;
-  const Matrix* shared = nullptr;
-
-  // Row n; `memory` (D) may be used for it.
-  const float* row(int64_t n, int columns, float* memory) const {
-    if (rows) return rows + n * columns;
-    for (int k = 0; k < columns; ++k) memory[k] = shared->fp32(static_cast<int>(n), k);
-    return memory;
-  }
-};
-
 struct LayerNorm {
   const float* gain;
   const float* bias;
@@ -62,7 +49,7 @@ struct Model {
   int d_model, heads, d_k, d_v;
   bool pre_norm;
   Activation activation;
-  Embedding source_embedding, target_embedding;
+  const Matrix *source_embedding = nullptr, *target_embedding = nullptr;  // (W, D)
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   LayerNorm encoder_norm, decoder_norm;  // with pre_norm only

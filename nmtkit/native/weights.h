@@ -46,12 +46,13 @@ class LoadedModel : public Model {
       encoder_norm = norm("encoder_norm");
       decoder_norm = norm("decoder_norm");
     }
-    output_matrix();
-    pack(threads);
     embeddings();
+    pack(threads);
+    if (!target_embedding) target_embedding = output;
+    if (!source_embedding) source_embedding = target_embedding;
   }
 
-  int source_size() const { return source_size_; }
+  int source_size() const { return source_embedding->rows(); }
 
   // The output matrix for shortlists, made when it is first asked for. Throws std::bad_alloc.
   const RowMatrix& output_rows() const {
@@ -111,21 +112,12 @@ class LoadedModel : public Model {
   }
 
   void embeddings() {
-    const bool is_shared = !find("projection.weight") && !output->is_int8();
-    target_embedding = is_shared ? Embedding{nullptr, output} : Embedding{copy(get("target_embedding.weight", 0, d_model))};
-    source_embedding = target_embedding;
-    source_size_ = output->rows();
-    if (!find("source_embedding.weight")) return;
-    const WeightRows& source = get("source_embedding.weight", 0, d_model);
-    source_embedding = {copy(source)};
-    source_size_ = source.rows;
-  }
-
-  void output_matrix() {
-    const int size = get("target_embedding.weight", 0, d_model).rows;
-    const bool has_bias = find("projection_bias") != nullptr;
-    tasks_.push_back({&output, get(find("projection.weight") ? "projection.weight" : "target_embedding.weight", size, d_model),
-                      has_bias ? get("projection_bias", size, 1).fp32 : nullptr});
+    const WeightRows &target = get("target_embedding.weight", 0, d_model), *source = find("source_embedding.weight");
+    const float* bias = find("projection_bias") ? get("projection_bias", target.rows, 1).fp32 : nullptr;
+    const bool is_shared = !find("projection.weight");
+    tasks_.push_back({&output, is_shared ? target : get("projection.weight", target.rows, d_model), bias});
+    if (!is_shared) tasks_.push_back({&target_embedding, target, nullptr});
+    if (source) tasks_.push_back({&source_embedding, get("source_embedding.weight", 0, d_model), nullptr});
   }
 
   void pack(int threads) {
@@ -148,7 +140,6 @@ class LoadedModel : public Model {
   std::vector<Task> tasks_;
   std::vector<std::unique_ptr<Matrix>> matrices_;
   std::vector<AlignedArray<float>> copies_;
-  int source_size_ = 0;
   mutable std::mutex mutex_;
   mutable std::unique_ptr<RowMatrix> output_rows_;
 };

@@ -17,7 +17,7 @@ from nmtkit.machine.number_format import NumberFormat
 
 pytestmark = pytest.mark.skipif(not native_build.available(NumberFormat.INT8), reason="the search is not compiled")
 LINES = b"the dog runs on the street\n\na cat\ndie katze l\xc3\xa4uft\n"
-MATRIX, EMBEDDING = "weights.encoder.0.feed_forward.inner.weight", "weights.target_embedding.weight"
+MATRIX, BIAS = (f"weights.encoder.0.feed_forward.inner.{part}" for part in ("weight", "bias"))
 
 
 @pytest.fixture
@@ -107,14 +107,13 @@ def test_everything_that_needs_fp32_weights_refuses_it_in_one_line(
     [
         (MATRIX, "float32", [32, 16], r"inner.weight is float32 where int8 is expected"),
         (MATRIX.replace("weights", "scales"), "float32", [31], r"inner.weight has \[31\] where \[32\]"),
-        (EMBEDDING, "int8", None, "target_embedding.weight is int8 where float32 is expected"),
+        (BIAS, "int8", [32], "inner.bias is int8 where float32 is expected"),
     ],
 )
 def test_integers_and_scales_that_do_not_fit_are_refused(
-    name: str, kind: str, shape: list[int] | None, message: str, make_both: Callable[..., list[Path]]
+    name: str, kind: str, shape: list[int], message: str, make_both: Callable[..., list[Path]]
 ) -> None:
     path = make_both()[1]
-    shape = shape or [len(load_checkpoint(path).target.vocab), 16]
     size = int(np.prod(shape)) * (4 if kind == "float32" else 1)
     path.write_bytes(with_tensor(path.read_bytes(), name, kind, shape, bytes(size)))
     with pytest.raises(UserError, match=message):

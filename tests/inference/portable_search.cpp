@@ -39,6 +39,13 @@ const Matrix* read_matrix(NumberFormat format) {
   return matrices.back().get();
 }
 
+const Matrix* read_embedding(int columns, NumberFormat format) {
+  const auto weight = read<float>();
+  matrices.push_back(std::make_unique<Matrix>(
+      WeightRows{weight.data(), static_cast<int>(weight.size()) / columns, columns}, nullptr, format));
+  return matrices.back().get();
+}
+
 LayerNorm read_norm() {
   const float* gain = read_vector();
   return {gain, read_vector(), 1e-5f};
@@ -54,8 +61,8 @@ std::unique_ptr<Model> read_model() {
   model->pre_norm = sizes[4] != 0;
   const NumberFormat format = sizes[5] ? NumberFormat::kInt8 : NumberFormat::kFp32;
   model->activation = static_cast<Activation>(sizes[8]);
-  model->source_embedding.rows = read_vector();
-  model->target_embedding.rows = read_vector();
+  model->source_embedding = read_embedding(model->d_model, format);
+  model->target_embedding = read_embedding(model->d_model, format);
   for (int64_t l = 0; l < sizes[6]; ++l) {
     const SelfAttention self_attention{read_matrix(format), read_matrix(format)};
     const FeedForward feed_forward{read_matrix(format), read_matrix(format)};
