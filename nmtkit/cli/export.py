@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from nmtkit.checkpoint import Checkpoint
 
 CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
-SHORTLIST = "shortlist"
+SHORTLIST, MARIAN, BERGAMOT = "shortlist", "marian", "bergamot"
+_OWNERS = {  # the options of one format
+    **{CTRANSLATE2: ("quantization",), SHORTLIST: ("dataset", "translations", "frequent")},
+    **{MARIAN: ("binary",), BERGAMOT: ("shortlist", "page")},
+}
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Raise UserError for options of other targets; ignore those from `--config`."""
-    for owner, names in ((CTRANSLATE2, ("quantization",)), (SHORTLIST, ("dataset", "translations", "frequent"))):
+    for owner, names in _OWNERS.items():
         if values["to"] != owner:
             ignore_or_refuse(values, names, f"with --to {values['to']}", "to")
 
@@ -37,10 +41,11 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     heading="Result",
     required=True,
     metavar="FORMAT",
-    type=Choice((CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT, SHORTLIST)),
-    help="ctranslate2: folder for CTranslate2. huggingface: folder with a Marian model for transformers. "
-    "safetensors: folder with model.safetensors and config.json. checkpoint: file without the training state. "
-    "shortlist: file for --shortlist of nmt-generate and nmt-serve, learned from --dataset.",
+    type=Choice((CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT, SHORTLIST, MARIAN, BERGAMOT)),
+    help="ctranslate2: folder for CTranslate2. huggingface: folder with a Marian model for transformers. marian: "
+    "folder for Marian. bergamot: folder for Marian in a browser. safetensors: folder with model.safetensors and "
+    "config.json. checkpoint: file without the training state. shortlist: file for --shortlist of nmt-generate and "
+    "nmt-serve, learned from --dataset.",
 )
 @output_option("PATH", "Folder to create, or file with --to checkpoint or shortlist. It appears when it is complete.")
 @options(refuse_idle_options, export=ExportConfig, choice=WeightsConfig, log=LogConfig)
@@ -50,12 +55,12 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     \b
     nmt-export averaged.pt --to ctranslate2 --quantization int8 --output ende-ct2
     nmt-export averaged.pt --to huggingface --output ende-marian
+    nmt-export averaged.pt --to bergamot --page --output ende-browser
     nmt-export averaged.pt --to safetensors --output ende
     nmt-export ende --to checkpoint --output averaged.pt
     nmt-export averaged.pt --to shortlist --dataset data-bin/en-de --output ende.shortlist
 
-    The export includes vocabularies and SentencePiece models. An existing --output is replaced only with --force, and
-    only if it is an export or a checkpoint. Folders need the package ctranslate2 or safetensors.
+    The export includes vocabularies and SentencePiece models. --force replaces an export or a checkpoint at --output.
     """
     configure(log)
     if to == SHORTLIST and export.dataset is None:
@@ -66,15 +71,18 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     from nmtkit.conversion.folder import check_free
     from nmtkit.conversion.huggingface_export import to_huggingface
     from nmtkit.conversion.lexical import export_shortlist
+    from nmtkit.conversion.marian_export import to_marian
     from nmtkit.conversion.safetensors import to_safetensors
 
     check_free(output, export.force)
-    _check_output(output, to, (checkpoint, export.dataset))
+    _check_output(output, to, (checkpoint, export.dataset, export.shortlist))
     loaded = _load(checkpoint, choice.weights)
     if to == CTRANSLATE2:
         to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
     elif to == HUGGINGFACE:
         to_huggingface(loaded, output, choice.weights, replace=export.force)
+    elif to in (MARIAN, BERGAMOT):
+        to_marian(loaded, output, choice.weights, export, browser=to == BERGAMOT)
     elif to == SHORTLIST:
         export_shortlist(loaded, checkpoint, output, export)
     elif to == SAFETENSORS:
