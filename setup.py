@@ -133,6 +133,8 @@ setup(
             "py.typed",
             "_native.pyi",
             "_words.pyi",
+            "conversion/browser.html",
+            "conversion/offline.js",
             "decoding/attention.html",
             "serving/openapi.json",
             "serving/page.html",

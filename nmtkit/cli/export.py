@@ -18,14 +18,17 @@ from nmtkit.storage.outputs import check_output_file, check_output_folder
 if TYPE_CHECKING:
     from nmtkit.checkpoint import Checkpoint
 
-CTRANSLATE2, HUGGINGFACE, SAFETENSORS = "ctranslate2", "huggingface", "safetensors"
-INT8, CHECKPOINT = "int8", "checkpoint"
-SHORTLIST = "shortlist"
+CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
+SHORTLIST, MARIAN, BERGAMOT, INT8 = "shortlist", "marian", "bergamot", "int8"
+_OWNERS = {  # the options of one format
+    **{CTRANSLATE2: ("quantization",), SHORTLIST: ("dataset", "translations", "frequent")},
+    **{MARIAN: ("binary",), BERGAMOT: ("shortlist", "page")},
+}
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Raise UserError for options of other targets; ignore those from `--config`."""
-    for owner, names in ((CTRANSLATE2, ("quantization",)), (SHORTLIST, ("dataset", "translations", "frequent"))):
+    for owner, names in _OWNERS.items():
         if values["to"] != owner:
             ignore_or_refuse(values, names, f"with --to {values['to']}", "to")
 
@@ -38,11 +41,11 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     heading="Result",
     required=True,
     metavar="FORMAT",
-    type=Choice((INT8, CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT, SHORTLIST)),
+    type=Choice((INT8, CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT, SHORTLIST, MARIAN, BERGAMOT)),
     help="int8: checkpoint for translation on CPUs, smaller and faster to load. ctranslate2: folder for CTranslate2. "
-    "huggingface: folder with a Marian model for transformers. "
-    "safetensors: folder with model.safetensors and config.json. checkpoint: file without the training state. "
-    "shortlist: file for --shortlist of nmt-generate and nmt-serve, learned from --dataset.",
+    "huggingface: folder with a Marian model for transformers. marian: folder for Marian. bergamot: folder for Marian "
+    "in a browser. safetensors: folder with model.safetensors and config.json. checkpoint: file without the training "
+    "state. shortlist: file for --shortlist of nmt-generate and nmt-serve, learned from --dataset.",
 )
 @output_option("PATH", "Folder to create, or file with --to int8, checkpoint and shortlist. It appears when complete.")
 @options(refuse_idle_options, export=ExportConfig, choice=WeightsConfig, log=LogConfig)
@@ -53,12 +56,12 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     nmt-export averaged.pt --to int8 --output averaged-int8.pt
     nmt-export averaged.pt --to ctranslate2 --quantization int8 --output ende-ct2
     nmt-export averaged.pt --to huggingface --output ende-marian
+    nmt-export averaged.pt --to bergamot --page --output ende-browser
     nmt-export averaged.pt --to safetensors --output ende
     nmt-export ende --to checkpoint --output averaged.pt
     nmt-export averaged.pt --to shortlist --dataset data-bin/en-de --output ende.shortlist
 
-    The export includes vocabularies and SentencePiece models. An existing --output is replaced only with --force, and
-    only if it is an export or a checkpoint. Folders need the package ctranslate2 or safetensors.
+    The export includes vocabularies and SentencePiece models. --force replaces an export or a checkpoint at --output.
     """
     configure(log)
     if to == SHORTLIST and export.dataset is None:
@@ -70,15 +73,18 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     from nmtkit.conversion.huggingface_export import to_huggingface
     from nmtkit.conversion.int8 import to_int8
     from nmtkit.conversion.lexical import export_shortlist
+    from nmtkit.conversion.marian_export import to_marian
     from nmtkit.conversion.safetensors import to_safetensors
 
     check_free(output, export.force)
-    _check_output(output, to, (checkpoint, export.dataset))
+    _check_output(output, to, (checkpoint, export.dataset, export.shortlist))
     loaded = _load(checkpoint, choice.weights)
     if to == CTRANSLATE2:
         to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
     elif to == HUGGINGFACE:
         to_huggingface(loaded, output, choice.weights, replace=export.force)
+    elif to in (MARIAN, BERGAMOT):
+        to_marian(loaded, output, choice.weights, export, browser=to == BERGAMOT)
     elif to == SHORTLIST:
         export_shortlist(loaded, checkpoint, output, export)
     elif to == SAFETENSORS:

@@ -33,10 +33,11 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     \b
     nmt-import opus-mt-en-de --output opus.pt
     nmt-import wmt19/model.pt --dict dict.en.txt dict.de.txt -s en -t de --output wmt19.pt
+    nmt-import marian/model.npz --dict vocab.spm vocab.spm -s en -t de --output marian.pt
 
     MODEL is a folder of Hugging Face transformers (a Marian model, such as OPUS-MT, or FSMT), a folder of CTranslate2
-    or Eole, or a file of fairseq or OpenNMT-py. The checkpoint contains the tokenizers: it translates raw text and can
-    be fine-tuned. No code in MODEL is executed. Models that nmtkit cannot reproduce are rejected.
+    or Eole, or a file of fairseq, OpenNMT-py or Marian. The checkpoint contains the tokenizers: it translates raw text
+    and can be fine-tuned. No code in MODEL is executed. Models that nmtkit cannot reproduce are rejected.
     """
     configure(log)
 

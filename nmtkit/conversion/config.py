@@ -38,6 +38,11 @@ class ExportConfig(Config):
         metavar="F",
         help="With --to shortlist: number of most frequent target tokens that are always allowed.",
     )
+    binary: bool = option(False, help="With --to marian: write model.bin instead of model.npz.")
+    shortlist: Path | None = option(
+        None, metavar="FILE", help="With --to bergamot: include this shortlist, written by --to shortlist."
+    )
+    page: bool = option(False, help="With --to bergamot: add index.html, a page that translates in the browser.")
     force: bool = option(False, help="Replace an earlier export at --output.")
 
 
@@ -55,7 +60,8 @@ class ImportConfig(Config):
         (),
         count=2,
         metavar="SOURCE TARGET",
-        help="fairseq: dictionaries of source and target. Default: dict.CODE.txt next to the model.",
+        help="fairseq: dictionaries of source and target. Default: dict.CODE.txt next to the model. Marian: "
+        "vocabularies, .spm or .yml. Default: as in decoder.yml next to the model.",
     )
     bpe_codes: Path | None = option(
         None,
@@ -65,8 +71,8 @@ class ImportConfig(Config):
     spm_model: tuple[Path, ...] = option(
         (),
         metavar="FILE",
-        help="fairseq, CTranslate2, OpenNMT-py, Eole: SentencePiece model of both languages. Repeat for separate "
-        "models, source first.",
+        help="fairseq, CTranslate2, Marian, OpenNMT-py, Eole: SentencePiece model of both languages. Repeat for "
+        "separate models, source first.",
     )
 
     def paths(self) -> tuple[Path, ...]:

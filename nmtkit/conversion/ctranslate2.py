@@ -11,6 +11,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.folder import add_tokenizers, export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
+from nmtkit.conversion.weights import MASK
 from nmtkit.errors import UserError
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions
@@ -20,11 +21,10 @@ from nmtkit.text.vocabulary import NEVER_OUTPUT, SPECIALS
 MAX_POSITIONS = 4096  # exported sinusoids, since CTranslate2 orders sines and cosines differently
 _KNOWN: Known = {
     **SIZES_AND_DROPOUT,
-    **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal", "learned", "fairseq")},
+    **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal", "learned", "fairseq", "marian")},
     **{"norm": ("post", "pre"), "share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
     **{"source_end": (False, True), "attention_window": (None,)},
 }
-_MASK = -1e4  # bias of ids that are never output: gives probability 0 in all number formats, including fp16
 
 
 def to_ctranslate2(
@@ -93,7 +93,7 @@ def _projection_bias(model: Transformer) -> NDArray[np.float32]:
     """Return the bias of the logits (W,), which also excludes the ids of `NEVER_OUTPUT` from the softmax."""
     matrix, bias = model.output_matrix, model.output_bias
     masked: NDArray[np.float32] = _array(matrix.new_zeros(len(matrix)) if bias is None else bias).copy()
-    masked[list(NEVER_OUTPUT)] = _MASK
+    masked[list(NEVER_OUTPUT)] = MASK
     return masked
 
 

@@ -85,7 +85,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
         _check_settings(settings, vocabularies, has_start)
         pairs = [_own_ids(pieces, settings) for pieces in vocabularies]
         ours = joint((pairs[0][0], pairs[1][0]))
-        tokenizers = _tokenizers(folder, ours, languages, options)
+        tokenizers = tokenizers_beside(folder, ours, languages, options)
         source, target = (
             Side(tokenizer, rows, len(pieces))
             for tokenizer, (_, rows), pieces in zip(tokenizers, pairs, vocabularies, strict=True)
@@ -157,16 +157,20 @@ def _own_ids(pieces: list[str], settings: Mapping[str, Any]) -> tuple[Vocabulary
     return vocabulary, [None if pad is None else ids[pad], ids[unk], ids.get(start), ids[eos], *rest]
 
 
-def _tokenizers(
+def tokenizers_beside(
     folder: Path, vocabularies: tuple[Vocabulary, Vocabulary], languages: tuple[str, str], options: ImportConfig
 ) -> tuple[Tokenizer, Tokenizer]:
+    """Create tokenizers for vocabularies from the SentencePiece models in `options`, or from files in a folder.
+
+    The vocabularies of a model that shares them are one object. Without a model, text is already segmented.
+    """
     source, target = vocabularies
     paths = options.spm_model or _sentencepiece_files(folder, languages)
-    if len(paths) == 1 and source is target:  # the model may define the vocabulary, as in nmtkit's own exports
+    if len(paths) == (1 if source is target else 2):  # the models may define the vocabularies, as in nmtkit's exports
         with as_user_errors(paths[0], "a SentencePiece model"):
-            own = SentencePieceTokenizer(read_part(paths[0]))
-        if own.vocab == source:
-            return own, own
+            own = [SentencePieceTokenizer(read_part(path)) for path in paths]
+        if (own[0].vocab, own[-1].vocab) == vocabularies:
+            return own[0], own[-1]
     if paths:
         return sentencepiece_tokenizers(vocabularies, paths)
     settings = [folder / f"bpe.{side}.json" for side in side_names(languages)]  # in nmtkit's own exports

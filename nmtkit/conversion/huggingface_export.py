@@ -28,16 +28,16 @@ from nmtkit.conversion.marian import (
     VOCABULARY,
 )
 from nmtkit.conversion.safetensors import serialize_tensors
-from nmtkit.conversion.weights import DECODER_LAYER, ENCODER_LAYER, alternating, permute_width
+from nmtkit.conversion.weights import DECODER_LAYER, ENCODER_LAYER, MASK, alternating, permute_width
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.weights import as_tensors
 from nmtkit.text.spm_model import read_split_symbols
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS
-from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK
+from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, SPECIALS, UNK
 
-_KNOWN: Known = {
+KNOWN: Known = {
     **SIZES_AND_DROPOUT,
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
     **{
@@ -47,7 +47,6 @@ _KNOWN: Known = {
         "attention_window": (None,),
     },
 }
-_MASK = -1e4  # bias of <pad>: gives probability 0, as for BOS in nmtkit
 _MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer ones raise an error
 
 
@@ -57,12 +56,12 @@ def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
     `weights` is as in `WeightsConfig`. Raises UserError if the package safetensors is missing, if the folder exists, or
     if Marian's architecture does not support the model.
     """
-    config = check_known(checkpoint.model_config, _KNOWN, "Hugging Face's Marian")
+    config = check_known(checkpoint.model_config, KNOWN, "Hugging Face's Marian")
     _check_tokenizers(checkpoint)
     checkpoint = with_full_heads(checkpoint.without_training(weights), config)
     orders = _id_orders(checkpoint)
     with export_folder(folder, replace) as staging:
-        (staging / SAFETENSORS_FILE).write_bytes(serialize_tensors(_tensors(checkpoint, config, orders)))
+        (staging / SAFETENSORS_FILE).write_bytes(serialize_tensors(named_tensors(checkpoint, config, orders)))
         for name, values in _json_files(checkpoint, config, orders).items():
             text = json.dumps(values, indent=2, ensure_ascii=False)
             (staging / name).write_text(f"{text}\n", encoding="utf-8")
@@ -88,14 +87,14 @@ def _id_orders(checkpoint: Checkpoint) -> tuple[list[int], list[int]]:
     return [EOS, UNK, BOS, *source], [EOS, UNK, BOS, *target]
 
 
-def _tensors(
+def named_tensors(
     checkpoint: Checkpoint, config: TransformerConfig, orders: tuple[Sequence[int], Sequence[int]]
 ) -> dict[str, Tensor]:
-    """Return the weights under the names of `MarianMTModel`."""
+    """Return the weights under the names of `MarianMTModel`, with nmtkit's id for each id of Marian in `orders`."""
     weights = permute_width(as_tensors(checkpoint.weights), torch.argsort(alternating(config.d_model)))
     source, target = map(torch.tensor, orders)
     bias = weights.get("projection_bias", torch.zeros(len(checkpoint.target.vocab)))[target]
-    bias[orders[1].index(BOS)] = _MASK
+    bias[[theirs for theirs, ours in enumerate(orders[1]) if ours in NEVER_OUTPUT]] = MASK
     tensors = {"final_logits_bias": bias.unsqueeze(0)}
     embedding = weights["target_embedding.weight"][target]
     if "source_embedding.weight" in weights:
@@ -126,7 +125,7 @@ def _json_files(
     """Return the content of the JSON files by name."""
     start, eos = orders[1].index(BOS), orders[1].index(EOS)
     ids = {"pad_token_id": start, "decoder_start_token_id": start, "eos_token_id": eos, "forced_eos_token_id": eos}
-    vocabulary = _vocabulary(checkpoint.source.vocab.pieces, orders[0])
+    vocabulary = piece_ids(checkpoint.source.vocab.pieces, orders[0])
     files = {
         CONFIG: _config(checkpoint, config) | ids,
         GENERATION_CONFIG: {**ids, "max_length": _MAX_TOKENS, "num_beams": SearchConfig().beam},
@@ -141,11 +140,11 @@ def _json_files(
         VOCABULARY: vocabulary,
     }
     if not checkpoint.joined:
-        files[TARGET_VOCABULARY] = _vocabulary(checkpoint.target.vocab.pieces, orders[1])
+        files[TARGET_VOCABULARY] = piece_ids(checkpoint.target.vocab.pieces, orders[1])
     return files
 
 
-def _vocabulary(pieces: Sequence[str], order: Sequence[int]) -> dict[str, int]:
+def piece_ids(pieces: Sequence[str], order: Sequence[int]) -> dict[str, int]:
     """Return Marian's ids by piece."""
     names = {EOS: EOS_PIECE, UNK: UNK_PIECE, BOS: PAD_PIECE}
     return {names.get(ours, pieces[ours]): theirs for theirs, ours in enumerate(order)}

@@ -13,6 +13,7 @@ from nmtkit.conversion.fairseq import from_fairseq
 from nmtkit.conversion.fairseq_tokenizers import tokenizer_files_beside
 from nmtkit.conversion.huggingface import model_type
 from nmtkit.conversion.huggingface_settings import search_options
+from nmtkit.conversion.marian_import import from_marian_file, search_settings
 from nmtkit.conversion.pickled import begins_like_pickled
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
@@ -72,6 +73,13 @@ IMPORTERS = (  # the first that recognizes a path reads it
         (*_LANGUAGES, "dict", "bpe_codes", "spm_model"),
         lambda path: {"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},  # fairseq's own defaults
     ),
+    Importer(
+        "a Marian model",
+        lambda path: path.suffix in (".npz", ".bin") and path.is_file(),
+        from_marian_file,
+        (*_LANGUAGES, "dict", "spm_model"),
+        search_settings,
+    ),
 )
 
 
@@ -88,10 +96,7 @@ def find_importer(path: Path) -> Importer:
         raise UserError(f"nmt-export wrote {path}: convert it with nmt-export {path} --to checkpoint")
     with as_user_errors(path, "a model to import"):
         if _is_opus_archive(path):
-            raise UserError(
-                f"{path} is an archive of OPUS-MT in Marian's own format, which nmtkit does not read: most of these "
-                "models are also on Hugging Face: hf download Helsinki-NLP/opus-mt-SOURCE-TARGET --local-dir FOLDER"
-            )
+            raise UserError(f"{path} is an archive of OPUS-MT: unpack it, and import the file .npz inside")
         found = next((importer for importer in IMPORTERS if importer.recognizes(path)), None)
         if found is None:
             kind = model_type(path)

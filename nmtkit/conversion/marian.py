@@ -158,10 +158,10 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
         raise UserError(f"eos_token_id is {quoted(eos)}, not the id of {EOS_PIECE} in the vocabulary")
     if start not in (pad, eos):
         raise UserError(f"decoder_start_token_id is {quoted(start)}: only pad_token_id is supported")
-    vocabulary, rows = _renumber(target_ids, target_size, start, pad)
+    vocabulary, rows = renumber(target_ids, target_size, start, pad)
     if separate:
         source_pad = ids.get(PAD_PIECE)
-        source_vocabulary, source_rows = _renumber(ids, source_size, source_pad, source_pad)
+        source_vocabulary, source_rows = renumber(ids, source_size, source_pad, source_pad)
     else:
         source_vocabulary, source_rows = vocabulary, rows
     models = [_read_model(folder / name, symbols) for name in (SOURCE_MODEL, TARGET_MODEL)]
@@ -218,7 +218,7 @@ def _with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]
     return {**ids, **added}
 
 
-def _renumber(
+def renumber(
     ids: Mapping[str, int], size: int, start: int | None, pad: int | None
 ) -> tuple[Vocabulary, list[int | None]]:
     """Convert a vocabulary to nmtkit's ids, with Marian's id for each. Ids without a piece get a name.

@@ -21,6 +21,7 @@ from nmtkit.text.tokenizer import Tokenizer, shares_vocabulary
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+MASK = -1e4  #: bias of ids that are never output: gives probability 0 in all number formats, including fp16
 _FLOAT32_STEP = 2**-23  # a scale may be stored in float32
 
 Parts = Mapping[str, tuple[str, ...]]  # nmtkit's module -> foreign modules whose rows it concatenates

@@ -32,7 +32,7 @@ _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search kn
     **dict.fromkeys(("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v"), _ANY),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), _ANY),  # not in use in a search
     "activation": ("relu", "gelu", "swish"),
-    "positions": ("sinusoidal", "learned", "fairseq"),
+    "positions": ("sinusoidal", "learned", "fairseq", "marian"),
     "max_positions": _ANY,
     "norm": ("post", "pre"),
     "share_embeddings": (None, "all", "decoder", "none"),

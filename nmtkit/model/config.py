@@ -113,8 +113,9 @@ class TransformerConfig(ModelConfig):
     )
     positions: str = option(
         "sinusoidal",
-        choices=("sinusoidal", "learned", "fairseq"),
-        help="Positional encoding (§3.5). fairseq: sinusoids as in that toolkit.",
+        choices=("sinusoidal", "learned", "fairseq", "marian"),
+        help="Positional encoding (§3.5). fairseq, marian: as in that toolkit. With marian, outputs begin with a zero "
+        "embedding.",
     )
     max_positions: int = option(512, min=1, max=10**6, help="Longest sequence in tokens, for learned positions.")
     norm: str = option(
@@ -143,8 +144,8 @@ class TransformerConfig(ModelConfig):
         super().__post_init__()
         if self.positions != "learned" and self.d_model % 2:
             raise UserError(f"--d-model {self.d_model}: sinusoidal positions need an even number")
-        if self.positions == "fairseq" and self.d_model < 4:
-            raise UserError(f"--d-model {self.d_model}: --positions fairseq needs at least 4")
+        if self.positions in ("fairseq", "marian") and self.d_model < 4:
+            raise UserError(f"--d-model {self.d_model}: --positions {self.positions} needs at least 4")
         if self.d_model % self.heads and (self.d_k is None or self.d_v is None):
             raise UserError(
                 f"--d-model {self.d_model} is not a multiple of --heads {self.heads}: "

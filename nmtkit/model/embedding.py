@@ -13,33 +13,33 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def look_up(ids: Tensor, table: Tensor) -> Tensor:
-    """Look up the rows (…, D) of a table (W, D) with the given ids (…). Not for compiled code."""
+def look_up(ids: Tensor, table: Tensor, fixed: int | None = None) -> Tensor:
+    """Look up rows (…, D) of a table (W, D) by ids (…); the row `fixed` gets no gradient. Not for compiled code."""
     if table.is_cuda and table.requires_grad and torch.is_grad_enabled():
-        return cast(Tensor, _OrderedLookUp.apply(ids, table))  # type: ignore[no-untyped-call]
-    return F.embedding(ids, table)
+        return cast(Tensor, _OrderedLookUp.apply(ids, table, fixed))  # type: ignore[no-untyped-call]
+    return F.embedding(ids, table, fixed)
 
 
 class Embedding(nn.Embedding):
-    """An `nn.Embedding` whose gradient is summed in a fixed order."""
+    """An `nn.Embedding` whose gradient is summed in a fixed order. The row `padding_idx` gets none."""
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up the embeddings (…, D) of ids (…)."""
-        return look_up(ids, self.weight)
+        return look_up(ids, self.weight, self.padding_idx)
 
 
 class _OrderedLookUp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, table: Tensor) -> Tensor:
+    def forward(ctx: Any, ids: Tensor, table: Tensor, fixed: int | None) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.rows = table.size(0)
+        ctx.rows, ctx.fixed = table.size(0), -1 if fixed is None else fixed
         return F.embedding(ids, table)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
         (ids,) = ctx.saved_tensors
         with _fixed_order():
-            return None, torch.ops.aten.embedding_dense_backward(gradient, ids, ctx.rows, -1, False)
+            return None, torch.ops.aten.embedding_dense_backward(gradient, ids, ctx.rows, ctx.fixed, False), None
 
 
 @contextmanager

@@ -13,11 +13,12 @@ def sinusoid_table(length: int, d_model: int, form: str = "sinusoidal") -> NDArr
     |--------------|-----------------------|-----------|
     | "sinusoidal" | 10000^(-2i / D)       | 0         |
     | "fairseq"    | 10000^(-i / (D/2 - 1))| 2         |
+    | "marian"     | 10000^(-i / (D/2 - 1))| 0         |
 
-    The first form is the paper's. fairseq stores all sines before all cosines: its dimension i is 2i here, and its
-    dimension D/2 + i is 2i + 1.
+    The first form is the paper's. The others store all sines before all cosines: their dimension i is 2i here, and
+    their dimension D/2 + i is 2i + 1.
     """
-    first, pairs = (2, d_model / 2 - 1) if form == "fairseq" else (0, d_model / 2)
+    first, pairs = 2 if form == "fairseq" else 0, d_model / 2 - (form != "sinusoidal")
     position = np.arange(first, first + length, dtype=np.float64)[:, None]
     rate = np.exp(np.arange(d_model // 2) * (-math.log(10000.0) / pairs))
     table = np.empty((length, d_model), np.float32)

@@ -20,6 +20,7 @@ from nmtkit.model.packed_attention import Packing, Padding, ShortSentences
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
 from nmtkit.model.residual import LayerNorm, as_activations
 from nmtkit.model.translation_model import TranslationModel
+from nmtkit.text.vocabulary import BOS
 
 
 @dataclass
@@ -48,7 +49,8 @@ class Transformer(TranslationModel):
         super().__init__()
         config = config.for_vocabularies(joined=source_size == target_size)
         self.config = config
-        self.target_embedding = Embedding(target_size, config.d_model)
+        start = BOS if config.positions == "marian" else None
+        self.target_embedding = Embedding(target_size, config.d_model, padding_idx=start)
         self.source_embedding = self.target_embedding
         if config.share_embeddings != "all":
             self.source_embedding = Embedding(source_size, config.d_model)
@@ -77,6 +79,7 @@ class Transformer(TranslationModel):
         | other weight matrices           | uniform ±√(6 / (inputs + outputs)) (Glorot)                       |
         | biases                          | 0                                                                 |
         | layer norm                      | gain 1, bias 0                                                    |
+        | start of the output             | 0 with `--positions marian`                                       |
 
         The factor √D (§3.4) gives embeddings unit variance. The variance of the sinusoids is one half.
         """
@@ -90,6 +93,8 @@ class Transformer(TranslationModel):
                 module.reset_parameters()
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
+                if module.padding_idx is not None:
+                    nn.init.zeros_(module.weight[module.padding_idx])
             elif isinstance(module, LearnedPositions):
                 nn.init.normal_(module.table, std=self.config.d_model**-0.5)
         if self.projection_bias is not None:

@@ -40,7 +40,7 @@ _NOT_A_CHECKPOINT = f"not an nmtkit checkpoint: {IMPORT}"
 _TRUNCATED = f"truncated, or not an nmtkit checkpoint: copy it again; {IMPORT}"
 _LFS_POINTER = b"version https://git-lfs"
 _MALFORMED = (  # errors of zipfile, struct, json and torch for malformed content
-    *(zipfile.BadZipFile, struct.error, EOFError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError),
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError),
 )
 

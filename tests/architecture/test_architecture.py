@@ -229,7 +229,7 @@ def flags_of_scripts() -> set[str]:
     )
 
 
-OTHERS = {  # of torchrun, SLURM, curl, hf, make, fairseq, systemd, pip, docker, tensorboard
+OTHERS = {  # of torchrun, SLURM, curl, hf, make, tar, fairseq, Marian, systemd, pip, docker, tensorboard
     *("--no-python", "--standalone", "--nproc-per-node", "--nnodes", "--max-restarts"),
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
@@ -244,6 +244,7 @@ OTHERS = {  # of torchrun, SLURM, curl, hf, make, fairseq, systemd, pip, docker,
         "--cpus",
         "--local-dir",
     ),
+    *("--cpu-threads", "--allow-unk", "--directory", "--strip-components"),
     *("--logdir", "--gpus"),  # the second of the plan of examples/wmt14
 }
 

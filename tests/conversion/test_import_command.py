@@ -81,12 +81,8 @@ def test_a_name_that_is_not_a_language_is_shown_and_refused(name: str, is_option
 
 def test_what_cannot_be_imported_is_refused_with_what_can(tmp_path: Path, tiny_checkpoint: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\0\1")
-    (tmp_path / "model.npz").write_bytes(b"PK\3\4")  # as Marian itself writes
-    for name in ("model.safetensors", "model.npz"):
-        with pytest.raises(
-            UserError, match=f"{name}: not a model that nmtkit imports: give a Hugging Face Marian model"
-        ):
-            find_importer(tmp_path / name)
+    with pytest.raises(UserError, match="tensors: not a model that nmtkit imports: give a Hugging Face Marian model"):
+        find_importer(tmp_path / "model.safetensors")
     torch.save({"model": {}}, tmp_path / "model.pt")
     shutil.copy(tiny_checkpoint, tmp_path / "an-earlier-result.pt")
     with pytest.raises(UserError, match=rf"if {tmp_path}/model\.pt is a fairseq checkpoint, give that file"):

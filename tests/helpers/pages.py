@@ -23,6 +23,8 @@ GUIDES = (  # these begin with more files, which tests/examples/test_guides.py m
         "translation-speed",
         "score",
         "export",
+        "marian",
+        "browser",
         "server",
         "deploy",
     ),

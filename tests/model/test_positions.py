@@ -20,15 +20,20 @@ def test_sinusoids_follow_the_formula_of_the_paper(d_model: int) -> None:
             assert table[pos][2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-6)
 
 
+@pytest.mark.parametrize(("form", "first"), [("fairseq", 2), ("marian", 0)])
 @pytest.mark.parametrize("d_model", [4, 6, 64])
-def test_sinusoids_of_fairseq_are_its_own_with_sines_and_cosines_interleaved(d_model: int) -> None:
-    """As in `SinusoidalPositionalEmbedding.get_embedding`; the first token has position 2, after that of padding."""
+def test_sinusoids_of_other_toolkits_are_theirs_with_sines_and_cosines_interleaved(
+    d_model: int, form: str, first: int
+) -> None:
+    """As in fairseq's `SinusoidalPositionalEmbedding.get_embedding`, where the first token has position 2."""
     half = d_model // 2
     rates = torch.exp(torch.arange(half, dtype=torch.float) * -(math.log(10000) / (half - 1)))
     angles = torch.arange(302, dtype=torch.float).unsqueeze(1) * rates.unsqueeze(0)
     theirs = torch.cat([torch.sin(angles), torch.cos(angles)], dim=1)
-    ours = sinusoids(300, d_model, "fairseq")
-    assert_close(torch.cat((ours[:, 0::2], ours[:, 1::2]), dim=1), theirs[2:], rtol=0, atol=1e-4)  # theirs is fp32
+    ours = sinusoids(300, d_model, form)
+    assert_close(
+        torch.cat((ours[:, 0::2], ours[:, 1::2]), dim=1), theirs[first : first + 300], rtol=0, atol=1e-4
+    )  # theirs is fp32
 
 
 @pytest.mark.parametrize("form", ["sinusoidal", "fairseq"])

@@ -86,14 +86,17 @@ def test_no_gradient_on_a_gpu_is_a_sum_in_any_order(model: str, packed: bool, mo
     assert not any_order.found
 
 
+@pytest.mark.parametrize("fixed", [None, 1])
 def test_looking_up_rows_on_a_gpu_has_the_gradient_of_a_cpu_and_restores_the_settings_of_torch(
-    monkeypatch: pytest.MonkeyPatch,
+    fixed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, ids, factors = torch.randn(5, 3), torch.tensor([[4, 0, 4], [1, 1, 4]]), torch.randn(2, 3, 3)
     expected = torch.zeros(5, 3).index_add_(0, ids.flatten(), factors.flatten(0, 1))
+    if fixed is not None:
+        expected[fixed] = 0
     with fake_gpu(monkeypatch):
         on_gpu = table.to(GPU).requires_grad_()
-        rows = look_up(ids.to(GPU), on_gpu)
+        rows = look_up(ids.to(GPU), on_gpu, fixed)
         (found,) = torch.autograd.grad((rows * factors.to(GPU)).sum(), on_gpu)
     assert torch.equal(rows.cpu(), table[ids])
     assert_close(found.cpu(), expected)
