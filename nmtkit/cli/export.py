@@ -67,32 +67,38 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     if to == SHORTLIST and export.dataset is None:
         raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
+    from nmtkit.conversion.folder import check_free
+
+    check_free(output, export.force)
+    _check_output(output, to, (checkpoint, export.dataset, export.shortlist))
+    loaded = _load(checkpoint, choice.weights)
+    _write(loaded, checkpoint, to, output, export, choice.weights)
+    logger.info("wrote %s from %s", output, checkpoint)
+
+
+def _write(loaded: "Checkpoint", checkpoint: Path, to: str, output: Path, export: ExportConfig, weights: str) -> None:
+    """Write a checkpoint, which was read from the path `checkpoint`, in a format."""
     from nmtkit.checkpoint import Checkpoint, save_checkpoint
     from nmtkit.conversion.ctranslate2 import to_ctranslate2
-    from nmtkit.conversion.folder import check_free
     from nmtkit.conversion.huggingface_export import to_huggingface
     from nmtkit.conversion.int8 import to_int8
     from nmtkit.conversion.lexical import export_shortlist
     from nmtkit.conversion.marian_export import to_marian
     from nmtkit.conversion.safetensors import to_safetensors
 
-    check_free(output, export.force)
-    _check_output(output, to, (checkpoint, export.dataset, export.shortlist))
-    loaded = _load(checkpoint, choice.weights)
     if to == CTRANSLATE2:
-        to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
+        to_ctranslate2(loaded, output, weights, export.quantization, replace=export.force)
     elif to == HUGGINGFACE:
-        to_huggingface(loaded, output, choice.weights, replace=export.force)
+        to_huggingface(loaded, output, weights, replace=export.force)
     elif to in (MARIAN, BERGAMOT):
-        to_marian(loaded, output, choice.weights, export, browser=to == BERGAMOT)
+        to_marian(loaded, output, weights, export, browser=to == BERGAMOT)
     elif to == SHORTLIST:
         export_shortlist(loaded, checkpoint, output, export)
     elif to == SAFETENSORS:
-        to_safetensors(loaded, output, choice.weights, replace=export.force)
+        to_safetensors(loaded, output, weights, replace=export.force)
     else:
         convert = to_int8 if to == INT8 else Checkpoint.without_training
-        save_checkpoint(output, convert(loaded, choice.weights))
-    logger.info("wrote %s from %s", output, checkpoint)
+        save_checkpoint(output, convert(loaded, weights))
 
 
 def _load(path: Path, weights: str) -> "Checkpoint":

@@ -153,7 +153,7 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run
     itself = ("--to", "safetensors", "--output", tmp_path / "model", "--force")
     assert "is an input and would be overwritten" in refusal(run_here("nmt-export", tmp_path / "model", *itself))
     assert "cannot read" in refusal(run_here("nmt-export", tmp_path / "missing.pt", *itself))
-    assert "Choose from: ctranslate2, huggingface, safetensors" in refusal(
+    assert "Choose from: int8, ctranslate2, huggingface, safetensors" in refusal(
         run_here("nmt-export", "a.pt", "--output", "b")
     )
     (tmp_path / "model.pt").write_bytes(b"a thesis")
