@@ -62,6 +62,8 @@ class Checkpoint:
 
     `checksum` is the checksum of the file from which the checkpoint was read, see `nmtkit.storage.archive`.
 
+    `allows_unknown` is whether outputs of an imported model may contain the unknown token, as in its own toolkit.
+
     With `lora`, `weights` and `ema` contain the low-rank additions of a run, which `merged` adds to the matrices.
 
     `weights` with `scales`, one for each row, are int8: their values are the products of both.
@@ -78,6 +80,7 @@ class Checkpoint:
     ema: Weights | None = None
     lora: LoraConfig | None = None
     scales: Weights | None = None
+    allows_unknown: bool | None = None
     checksum: str | None = None
     check_unchanged: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
     release: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
@@ -258,6 +261,7 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
         "tokenizer": {"source": checkpoint.source.kind, "target": checkpoint.target.kind},
         "progress": checkpoint.progress,
         **({} if lora is None else {"lora": lora.to_dict()}),
+        **({} if checkpoint.allows_unknown is None else {"allows_unknown": checkpoint.allows_unknown}),
     }
 
 
@@ -276,7 +280,8 @@ def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[s
     source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])
     lora = LoraConfig.from_dict(header["lora"]) if header["version"] == LORA_VERSION else None
-    return Checkpoint(config, {}, *languages, source, target, _progress(header), lora=lora)
+    unknown = header.get("allows_unknown")
+    return Checkpoint(config, {}, *languages, source, target, _progress(header), lora=lora, allows_unknown=unknown)
 
 
 def _progress(header: dict[str, Any]) -> dict[str, Any]:

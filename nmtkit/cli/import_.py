@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     unused = {field.name for field in fields(ImportConfig)} - set(importer.options)
     refuse_idle(unused, f"with {importer.name}")
     logger.info("%s is %s", model, importer.name)
-    checkpoint = importer.read(model, config)
+    checkpoint = replace(importer.read(model, config), allows_unknown=importer.allows_unknown)
     search = importer.search(model)
     save_checkpoint(output, checkpoint)
     logger.info("wrote %s from %s", output, model)

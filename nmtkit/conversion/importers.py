@@ -27,6 +27,7 @@ class Importer(NamedTuple):
     read: Callable[[Path, ImportConfig], Checkpoint]
     options: tuple[str, ...]  #: the options of `ImportConfig` that it uses
     search: Callable[[Path], dict[str, float | str]]  #: returns options of nmt-generate that the model recommends
+    allows_unknown: bool = True  #: whether its toolkit lets outputs contain the unknown token
 
 
 _LANGUAGES = ("source_lang", "target_lang")
@@ -72,6 +73,7 @@ IMPORTERS = (  # the first that recognizes a path reads it
         from_fairseq,
         (*_LANGUAGES, "dict", "bpe_codes", "spm_model"),
         lambda path: {"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},  # fairseq's own defaults
+        allows_unknown=False,
     ),
     Importer(
         "a Marian model",

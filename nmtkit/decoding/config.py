@@ -69,6 +69,11 @@ class SearchConfig(Config):
         metavar="WORDS",
         help="Ban this exact spelling of a word or phrase, and words that start with the same subwords. Repeatable.",
     )
+    ignore_case: bool = option(
+        False,
+        help="Ignore the case of source terms with --glossary. With --ban, also ban lower-case, capitalized and "
+        "upper-case forms.",
+    )
     diverse_groups: int = option(
         1,
         min=1,
@@ -108,7 +113,7 @@ class SearchConfig(Config):
     )
     allow_unknown: bool | None = option(
         None,
-        unset="only with --copy-unknown and imported models",
+        unset="only with --copy-unknown, and imported models as their toolkit allows it",
         help="Allow the unknown token in outputs, written as ⁇.",
     )
     copy_unknown: bool = option(
@@ -160,7 +165,6 @@ class RequestConfig(Config):
         help="File with lines of source term, tab, target term. If a line contains a source term, its translation must "
         "contain the target term.",
     )
-    ignore_case: bool = option(False, help="With --glossary: ignore the case of source terms.")
     score: Path | None = option(
         None,
         metavar="FILE",
@@ -178,8 +182,6 @@ class RequestConfig(Config):
         super().__post_init__()
         if self.score is not None and (self.prefix or self.constraints or self.glossary):
             raise UserError("--score does not search: --prefix, --constraints and --glossary have no effect")
-        if self.ignore_case and self.glossary is None:
-            raise UserError("--ignore-case is for --glossary FILE")
 
 
 @dataclass(frozen=True)
@@ -446,6 +448,7 @@ class SearchKeywords(PenaltyKeywords, total=False):
     no_repeat_ngram: int | None
     repetition_guard: bool | None
     ban: tuple[str, ...]
+    ignore_case: bool
     diverse_groups: int
     diversity: float
     sampling: bool

@@ -45,7 +45,7 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     Several checkpoints form an ensemble. Raises UserError if the options contradict each other, the input or the
     model, and RunError if the translation fails.
     """
-    request_files = RequestFiles(options.requests)
+    request_files = RequestFiles(options.requests, options.search.ignore_case)
     checkpoints = [load_checkpoint(path) for path in paths]
     translator = Translator.of(checkpoints, options.engine, options.weights, paths)
     tag_ids(options.requests.source_tag, translator.source)

@@ -27,27 +27,29 @@ def stream_markup(
     waiting = deque[_Line]()
 
     def requests() -> Iterator[list[Request]]:
-        end = 0
+        nonlocal done
         for chunk in lines:
-            start, end = end, end + len(chunk)
-            if end > done:
-                waiting.extend(_Line(line, markup, is_done=number < done) for number, line in enumerate(chunk, start))
+            if len(chunk) > done:
+                waiting.extend(_Line(line, markup) for line in chunk)
                 yield [request for line in waiting for request in line.requests]
+            else:
+                done -= len(chunk)
 
     translations = stream(requests())
     for first in translations:
         line = waiting.popleft()
         translation = line.translation([first, *islice(translations, len(line.requests) - 1)])
-        if not line.is_done:
+        if not done:
             yield translation
+        done = max(0, done - 1)
 
 
 class _Line:
     """A line with a request for each of its segments. A line without segments has a blank request."""
 
-    def __init__(self, line: str | Request, markup: MarkupConfig, is_done: bool) -> None:
+    def __init__(self, line: str | Request, markup: MarkupConfig) -> None:
         base = Request(line) if isinstance(line, str) else line
-        self.is_done, self._text = is_done, base.text
+        self._text = base.text
         self._document = read_line(base.text, markup.markup, Options(kept=markup.kept))
         self._prepared = Prepared(self._document, markup.patterns)
         segments = self._prepared.segments or [Segment(())]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nmtkit.decoding.overlong import spaces
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.stand_ins import sent_of
 from nmtkit.decoding.tasks import Sentence
 from nmtkit.text.languages import UNSPACED_LETTER
 from nmtkit.text.segment import Segment, Span, place, words
@@ -25,13 +26,13 @@ class SegmentPlacement:
 
     def __init__(self, segment: Segment, sentence: Sentence, source: Tokenizer) -> None:
         self._segment, self._sentence = segment, sentence
+        self.stand_ins = sent_of(segment)
         self._starts = sentence.starts or (0,) * len(sentence.tasks)
-        tag = len(sentence.tag) + sentence.own_tag
-        self._tag = tag
+        self._tag = len(sentence.tag) + sentence.own_tag
         self._pieces: list[list[Span]] = []  # of each task
         text = sentence.text
         for start, group in groupby(zip(self._starts, sentence.tasks, strict=True), key=lambda pair: pair[0]):
-            each = [task.source[tag:-1] for _, task in group]
+            each = [task.source[self._tag : -1] for _, task in group]
             end = next((other for other in self._starts if other > start), len(text))
             surfaces = source.surfaces([*chain(*each)], text[start:end])
             spans = iter(piece_spans(surfaces, text[start:end]))

@@ -46,7 +46,7 @@ class Request:
 class RequestFiles:
     """The files with one line for each input line, the glossary, and the tag of all lines."""
 
-    def __init__(self, config: RequestConfig) -> None:
+    def __init__(self, config: RequestConfig, ignore_case: bool = False) -> None:
         """Read the glossary. Raises UserError if it is missing or malformed."""
         self._files: dict[str, Path] = {
             flag: path
@@ -58,7 +58,7 @@ class RequestFiles:
             if path is not None
         }
         self._source_tag = config.source_tag
-        self._glossary = None if config.glossary is None else Glossary.read(config.glossary, config.ignore_case)
+        self._glossary = None if config.glossary is None else Glossary.read(config.glossary, ignore_case)
 
     def check_length(self, count: Callable[[], int | None]) -> None:
         """Raise UserError if a file and the input have different numbers of lines.

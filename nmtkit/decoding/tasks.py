@@ -18,6 +18,7 @@ from nmtkit.decoding.overlong import parts
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, contains
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.stand_ins import StandIns
 from nmtkit.errors import UserError
 from nmtkit.text.languages import UNSPACED, short_code
 from nmtkit.text.segment import Segment, has_letters
@@ -37,6 +38,9 @@ class SourceLimit:
     split: bool  #: longer lines are split into several tasks instead of cut
     sentences: bool = False  #: each sentence of a line is a task
     pass_through: bool = False  #: of these, sentences without a letter are not translated
+    copies: bool | None = (
+        None  #: words that the source vocabulary cannot spell are copied; None: there are no stand-ins
+    )
 
     @classmethod
     def of(cls, batches: StreamConfig, positions: int | None, pass_through: bool = False) -> "SourceLimit":
@@ -74,6 +78,7 @@ class Sentence:
     frame: tuple[str, ...] = ()  #: of a line in sentences: the text before each task and after the last, as it stands
     starts: tuple[int, ...] = ()  #: of a line in sentences: where the sentence of each task starts
     segment: Segment | None = None  #: with the tags of the text
+    line: str | None = None  #: the line as it was given, if it has no tags and `text` has stand-ins
 
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -99,6 +104,7 @@ class SentenceEncoder:
         self.languages = languages
         self._unspellable: set[str] = set()
         self._tag_ids = functools.cache(functools.partial(tag_ids, tokenizer=source))
+        self._stand_ins = StandIns(source, target)
 
     def sentences(self, lines: Sequence[str | Request], limit: SourceLimit, first_line: int) -> list[Sentence]:
         """Encode lines, which are numbered from `first_line` in messages.
@@ -112,15 +118,20 @@ class SentenceEncoder:
                 raise TypeError(f"a line is a str or a Request, not {type(request).__name__}")
         if len({request.target is None for request in requests}) > 1:
             raise UserError("some lines have a target to score and some have none: separate them into two calls")
+        given = requests
+        if limit.copies is not None:
+            requests = [self._stand_ins.of(request, limit.copies) for request in given]
         texts = [self._parts(request, limit) for request in requests]
         stripped = ([part.strip() for part in parts] if len(parts) > 1 else parts for parts in texts)
         encoded = iter(self._source.encode(list(chain.from_iterable(stripped))))
-        return [
+        sentences = [
             self._in_parts(request, parts, [next(encoded) for _ in parts], limit)
             if len(parts) > 1 or (limit.sentences and parts)
             else self._sentence(request, self._source_ids(request, encoded), limit, number)
             for number, (request, parts) in enumerate(zip(requests, texts, strict=True), first_line)
         ]
+        pairs = zip(sentences, given, requests, strict=True)
+        return [sentence if own is other else _copying(sentence, own, other) for sentence, own, other in pairs]
 
     def banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the ids of the words in --ban that the vocabulary can spell. The model cannot produce the others."""
@@ -191,6 +202,8 @@ class SentenceEncoder:
             return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag, overlong=cut)
         constraints, prefix_is_cut = NO_CONSTRAINTS, False
         terms = [*request.terms, *(request.glossary.terms(request.text) if request.glossary else ())]
+        if not (limit.split and cut):
+            terms += self._stand_ins.required(request)
         if request.prefix or terms:
             prefix = self._target_ids(request.prefix)
             prefix_is_cut = self._positions is not None and len(prefix) > self._positions
@@ -257,6 +270,15 @@ class SentenceEncoder:
                 logger.warning(warning, word)
 
 
+def _copying(sentence: Sentence, given: Request, request: Request) -> Sentence:
+    """The sentence of a request with stand-ins. If no letter is left to translate, the text is copied."""
+    assert request.segment is not None
+    line = None if given.segment else given.text
+    if request.segment.is_translatable or request.prefix or request.terms:
+        return replace(sentence, line=line)
+    return Sentence(given.text, [], [], frame=(given.text,), segment=given.segment, line=line)
+
+
 _CUT = "{lines} truncated to {limit} ({reason})"
 _SPLIT = "{lines} translated in parts of at most {limit} ({reason})"
 _OUTPUT_CUT = "{lines} with an output cut at its maximum length (--max-len-a, --max-len-b)"
@@ -266,6 +288,7 @@ _PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the o
 _TERMS_TOO_LONG = "{lines} translated without the required terms: the model has positions for only {positions}"
 _TERMS_FORBIDDEN = "{lines} translated without the required terms: other options ban them"
 _UNALIGNED = "{lines} with tags around the whole text: the model has no attention to align words"
+_COPIED = "{lines} with copied words, which nmt-preprocess --byte-fallback or --character-coverage 1 could spell"
 _SEVERAL = "{lines} with several sentences, some of which may be missing from the translation: use --split-sentences"
 _MANY = 0.02  # of all lines
 
@@ -282,33 +305,22 @@ class LineWarnings:
     def add(self, sentence: Sentence, found: Sequence[list[Hypothesis]], cut: bool, repetitive: bool) -> None:
         """Count a sentence, given the hypotheses of each task, and whether its output is `cut` or `repetitive`."""
         self._total += 1
-        self._lines.update({*self._warnings(sentence, found), *([_OUTPUT_CUT] * cut), *([_REPETITIVE] * repetitive)})
+        warnings = [*self._warnings(sentence, found), *[_OUTPUT_CUT] * cut, *[_REPETITIVE] * repetitive]
+        self._lines.update(dict.fromkeys(warnings, 1))
 
     def log(self) -> None:
         """Log each warning with its number of lines."""
-        limit = counted(self._limit.tokens, "token")
-        positions = counted(self._positions or 0, "token")
-        for warning in (
-            _CUT,
-            _SPLIT,
-            _OUTPUT_CUT,
-            _REPETITIVE,
-            _PREFIX_CUT,
-            _PREFIX_UNKNOWN,
-            _TERMS_TOO_LONG,
-            _TERMS_FORBIDDEN,
-        ):
-            if count := self._lines[warning]:
+        tokens, positions = (counted(count or 0, "token") for count in (self._limit.tokens, self._positions))
+        for warning, count in self._lines.items():
+            if warning != _SEVERAL or count > _MANY * self._total:
                 lines, reason = counted(count, "line"), self._limit.reason
-                logger.warning(warning.format(lines=lines, limit=limit, reason=reason, positions=positions))
-        if count := self._lines[_UNALIGNED]:
-            logger.warning(_UNALIGNED.format(lines=counted(count, "line")))
-        if self._lines[_SEVERAL] > _MANY * self._total:
-            logger.warning(_SEVERAL.format(lines=counted(self._lines[_SEVERAL], "line")))
+                logger.warning(warning.format(lines=lines, limit=tokens, reason=reason, positions=positions))
 
     def _warnings(self, sentence: Sentence, found: Sequence[list[Hypothesis]]) -> Iterator[str]:
         if not sentence.frame and sentence.target is None and has_several_sentences(sentence.text, self._language):
             yield _SEVERAL
+        if sentence.line is not None:
+            yield _COPIED
         if sentence.overlong:
             yield _SPLIT if sentence.overlong == "split" else _CUT
         for task, nbest in zip(sentence.tasks, found, strict=True):

@@ -17,6 +17,7 @@ from nmtkit.decoding.overlong import join, separators
 from nmtkit.decoding.placement import SegmentPlacement
 from nmtkit.decoding.repetition import repeats
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.stand_ins import once
 from nmtkit.decoding.tasks import Sentence
 from nmtkit.text.moses_bpe import respaced
 from nmtkit.text.segment import Segment
@@ -110,13 +111,17 @@ def translation_of(
         )
         for rank in zip(*found, strict=False)
     )
+    if sentence.line is not None:
+        start, _, end = sentence.line.partition(sentence.line.strip())
+        candidates = tuple(replace(each, text=start + each.text + end, segment=None) for each in candidates)
     if not config.sampling:
         candidates = different_texts(candidates)
     segment = placement.place((), (), target) if placement and not candidates else None
     blank = Candidate("".join(sentence.frame), alignment=() if config.alignment else None, segment=segment)
     tokens = (*source.vocab.to_pieces([*sentence.tag, *sentence.ids]), SPECIALS[EOS]) if config.alignment else None
     given = tuple(id for task in sentence.tasks for id in task.source[:-1])
-    return Translation(sentence.text, candidates or (blank,), tokens, given, len(sentence.tag))
+    text = sentence.text if sentence.line is None else sentence.line
+    return Translation(text, candidates or (blank,), tokens, given, len(sentence.tag))
 
 
 def _doubts(
@@ -159,15 +164,17 @@ def compose(
         texts = [join_subwords(pieces) for pieces in segmented]
     else:
         texts = [target.decode(part.ids) for part in parts]
+        texts = once(texts, placement.stand_ins if placement else (), target.vocab)
     aligned = source if config.alignment else None
+    placed = placement.place(parts, texts, target) if placement else None
     return Candidate(
-        join(texts, frame),
+        join(texts, frame) if placed is None else placed.plain,
         sum(part.score for part in parts),
         tuple(token for part in parts for token in (*target.vocab.to_pieces(part.ids), SPECIALS[EOS])),
         tuple(log_prob for part in parts for log_prob in part.token_log_probs),
         parts[0].attention if aligned and len(parts) == 1 else None,
         _alignment(parts, texts, _added(parts, texts, segmented, target, given), aligned) if aligned else None,
-        segment=placement.place(parts, texts, target) if placement else None,
+        segment=placed,
     )
 
 

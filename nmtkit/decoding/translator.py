@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, overload
@@ -62,12 +63,15 @@ class Translator:
         target: Tokenizer,
         engine: Engine | None = None,
         languages: tuple[str, str] = ("", ""),
+        allows_unknown: bool | None = None,
     ) -> None:
         """`engine` searches with the same model; by default, the model searches in this process.
 
         `languages` are source and target. If the target is `mul`, a symbol at the beginning of a line is its tag.
+        `allows_unknown` is as in `Checkpoint`.
         """
         self.model, self.source, self.target, self.languages = model, source, target, languages
+        self._family_allows_unknown = target.kind not in LEARNED_KINDS if allows_unknown is None else allows_unknown
         self._engine = engine or local_engine(model, target.decode)
         self._encoder = SentenceEncoder(source, target, model.longest_sequence, languages)
 
@@ -103,7 +107,7 @@ class Translator:
         if paths and engine.workers > 1:
             workers = Workers(paths, engine, weights, checksums_of(checkpoints, model))
         first = checkpoints[0]
-        return cls(model, first.source, first.target, workers, first.languages)
+        return cls(model, first.source, first.target, workers, first.languages, first.allows_unknown)
 
     @overload
     def translate(
@@ -306,9 +310,15 @@ class Translator:
         self._check(config)
         limit = SourceLimit.of(batches, self.model.longest_sequence, pass_through=not config.attends)
         max_tokens = self.sizes(batches).max_tokens
-        banned = self._encoder.banned(config.ban)
-        if not self._allows_unknown(config):
+        cases = (str, str.lower, str.capitalize, str.upper) if config.ignore_case else (str,)
+        banned = self._encoder.banned(list(dict.fromkeys(case(word) for word in config.ban for case in cases)))
+        allows_unknown = config.allow_unknown
+        if allows_unknown is None:
+            allows_unknown = config.copy_unknown or self._family_allows_unknown
+        if not allows_unknown:
             banned = (*banned, (UNK,))
+        if not config.attends and not config.sampling and config.diverse_groups == 1:
+            limit = replace(limit, copies=not allows_unknown)
         make_batch = partial(SearchBatch, config=config, banned=banned)
         warnings = LineWarnings(limit, self.model.longest_sequence, self._encoder.languages[0])
         for chunk in lines:
@@ -329,12 +339,6 @@ class Translator:
             done -= skipped
             first_line += len(chunk)
         warnings.log()
-
-    def _allows_unknown(self, config: SearchConfig) -> bool:
-        """Whether outputs may contain the unknown token. By default, only models of other toolkits may write it."""
-        if config.allow_unknown is None:
-            return config.copy_unknown or self.target.kind not in LEARNED_KINDS
-        return config.allow_unknown
 
     def _check(self, config: SearchConfig) -> None:
         """Raise UserError if the model, its tokenizer or the memory does not allow the options."""

@@ -11,7 +11,7 @@ An unchanged segment keeps its bytes. Errors of the input are UserErrors without
 import re
 from collections.abc import Callable, Sequence
 
-from nmtkit.documents.document import Document, Options, is_translatable
+from nmtkit.documents.document import Document, Options
 from nmtkit.documents.docx import read_docx
 from nmtkit.documents.html import read_html
 from nmtkit.documents.json_values import read_json
@@ -49,7 +49,7 @@ class Prepared:
     def __init__(self, document: Document, protected: Sequence[re.Pattern[str]]) -> None:
         self._results = list(document.segments)
         sent = {number: protect(segment, *protected) for number, segment in enumerate(self._results)}
-        self._sent = {number: segment for number, segment in sent.items() if is_translatable(segment)}
+        self._sent = {number: segment for number, segment in sent.items() if segment.is_translatable}
         self.segments = list(self._sent.values())
 
     def finished(self, translations: Sequence[Segment]) -> list[Segment]:

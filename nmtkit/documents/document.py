@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from nmtkit.errors import UserError
-from nmtkit.text.segment import Segment, Tag, has_letters
+from nmtkit.text.segment import Segment, Tag
 
 #: From a translated segment, and the new bytes of its tags by their offset, to its bytes in the file.
 Render = Callable[[Segment, Mapping[int, str]], str]
@@ -62,7 +62,7 @@ class SlicedDocument:
     slots: list[Slot] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.slots = [slot for slot in self.slots if is_translatable(slot.segment)]
+        self.slots = [slot for slot in self.slots if slot.segment.is_translatable]
         self.slots.sort(key=lambda slot: (slot.start, -slot.end))
 
     @property
@@ -98,10 +98,6 @@ class SlicedDocument:
             parts += [self.source.text[start:first], text]
             start = last
         return "".join([*parts, self.source.text[start:end]])
-
-
-def is_translatable(segment: Segment) -> bool:
-    return any(has_letters(part) for part in segment.parts if isinstance(part, str))
 
 
 def with_edges(translation: Segment, original: Segment) -> Segment:

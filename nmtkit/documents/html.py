@@ -6,14 +6,13 @@ from html import escape, unescape
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, Source, text_source
 from nmtkit.text.markup import KEPT, Token, inline, is_translated, names, render, scan, token_pairs
-from nmtkit.text.segment import Segment, Tag
+from nmtkit.text.segment import WHITE_SPACE, Segment, Tag
 
 _CHARSET = re.compile(rb"""<meta[^>]+?charset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
 _INLINE = (KEPT - {"address", "script", "style"}) | names(
     "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins kbd label mark meter nobr output picture"
     " progress q rb rp rt rtc ruby s samp small source span strike strong sub sup tt u var wbr"
 )
-_SPACE = " \t\r\n\f"
 _ATTRIBUTES = ("alt", "aria-label", "placeholder", "title")
 _META = {"description", "og:description", "og:title", "twitter:description", "twitter:title"}
 
@@ -75,8 +74,8 @@ class _Reader:
         if run:
             segment = inline(run, kept=self.kept, translated=translated)
             first, last = run[0], run[-1]
-            start = first.end - len(first.raw.lstrip(_SPACE)) if first.kind == "text" else first.start
-            end = last.start + len(last.raw.rstrip(_SPACE)) if last.kind == "text" else last.end
+            start = first.end - len(first.raw.lstrip(WHITE_SPACE)) if first.kind == "text" else first.start
+            end = last.start + len(last.raw.rstrip(WHITE_SPACE)) if last.kind == "text" else last.end
             yield Slot(start, end, segment, _render)
             offsets = {part.offset for part in segment.parts if isinstance(part, Tag) and not part.text}
             for token in run:
@@ -99,7 +98,7 @@ class _Reader:
 
 
 def _render(segment: Segment, raws: Mapping[int, str]) -> str:
-    return render(segment, raws=raws).strip(_SPACE)
+    return render(segment, raws=raws).strip(WHITE_SPACE)
 
 
 def _render_attribute(segment: Segment, _: Mapping[int, str]) -> str:

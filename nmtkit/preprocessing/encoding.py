@@ -12,6 +12,7 @@ from nmtkit.console.log import Progress
 from nmtkit.data.binary import Tokens
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import CleaningConfig
+from nmtkit.preprocessing.copy_training import with_placeholders
 from nmtkit.preprocessing.encoded import EXAMPLES, EncodedBlock, EncodedSide, EncodedSplit, Example
 from nmtkit.preprocessing.filters import has_blank_side
 from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
@@ -44,6 +45,7 @@ class Encoder:
     target: LineEncoder
     cleaning: CleaningConfig | None
     source_tag: str = ""
+    placeholder_seed: int | None = None  #: of copy training; None: none
 
     def __call__(self, task: EncodingTask) -> EncodedBlock:
         lines = task.source.lines(), task.target.lines()
@@ -51,10 +53,10 @@ class Encoder:
         if self.cleaning is not None:
             marks[list(map(has_blank_side, *lines))] = EMPTY
         encoded = (marks == KEPT) | _may_lack_tokens(*lines, marks)
-        source, target = (
-            encode(_select_lines(block, encoded))
-            for encode, block in zip((self.source, self.target), (task.source, task.target), strict=True)
-        )
+        texts = [_select_lines(task.source, encoded), _select_lines(task.target, encoded)]
+        if self.placeholder_seed is not None and any(texts):
+            texts = with_placeholders(texts, self.placeholder_seed)
+        source, target = self.source(texts[0]), self.target(texts[1])
         if self.cleaning is not None:
             marks[encoded] = _mark_lengths(source[1] - 1, target[1] - 1, marks[encoded], self.cleaning)
         kept = marks[encoded] == KEPT

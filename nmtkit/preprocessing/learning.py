@@ -27,7 +27,7 @@ from nmtkit.text.tokenizer import (
     Tokenizer,
     shares_vocabulary,
 )
-from nmtkit.text.user_symbols import add_symbols
+from nmtkit.text.user_symbols import PLACEHOLDERS, add_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import counted
 
@@ -58,7 +58,8 @@ def reuse_tokenizers(
         reused = _fitting(given or Dataset.open(config.vocab_from), config, languages)
     else:
         reused = _of_model(config)
-    return add_symbols(reused, config.user_symbol) if config.user_symbol else reused
+    symbols = config.user_symbol if set(PLACEHOLDERS) <= set(reused[0].symbols()) else config.symbols
+    return add_symbols(reused, symbols) if symbols else reused
 
 
 def _of_model(config: VocabularyConfig) -> Tokenizers:
@@ -123,12 +124,12 @@ def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:
 
     Raises UserError if no word occurs --min-count times.
     """
-    never = {*SPECIALS, *config.user_symbol}
+    never = {*SPECIALS, *config.symbols}
     kept = [word for word, count in words.items() if count >= config.min_count and word not in never]
     if not kept:
         raise UserError(f"--min-count {config.min_count}: no word occurs that often: lower it")
     kept.sort(key=lambda word: (-words[word], word))
-    kept = [*config.user_symbol, *kept]
+    kept = [*config.symbols, *kept]
     size = len(kept) if config.vocab_size is None else config.vocab_size - len(SPECIALS)
     return Vocabulary([*SPECIALS, *kept[:size]])
 
@@ -164,7 +165,7 @@ def _train(sides: tuple[int, ...], config: VocabularyConfig, text: TrainingText,
             split_digits=config.split_digits,
             keep_invisible=config.keep_invisible,
             threads=TRAINING_THREADS,
-            user_symbols=config.user_symbol,
+            user_symbols=config.symbols,
         )
     except UserError as error:
         raise UserError(f"{' and '.join(side_names(languages)[side] for side in sides)}: {error}") from error

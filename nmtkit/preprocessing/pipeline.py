@@ -94,7 +94,7 @@ def _preprocess(
         else:
             logger.info("resuming after %s", progress.describe())
             tokenizers = reused or read_learned(vocabulary, folder, files.languages)
-        _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary.is_learned, folder, pool)
+        _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary, folder, pool)
         _check_unchanged(statuses)
         summaries = [split.summary(files.languages) for split in progress.splits]
         write_description(folder, files.languages, *tokenizers, summaries, files.source_tag, progress.files)
@@ -137,7 +137,7 @@ def _second_pass(
     files: FilesConfig,
     cleaning: CleaningConfig,
     tokenizers: Tokenizers,
-    is_learned: bool,
+    vocabulary: VocabularyConfig,
     folder: Path,
     pool: WorkerPool,
 ) -> None:
@@ -148,13 +148,14 @@ def _second_pass(
         is_cleaned = name == TRAIN
         split = progress.split(name, [corpus.prefix for corpus in paths])
         if split.lines < progress.pairs[name]:
-            encoder = Encoder(*line_encoders, cleaning if is_cleaned else None, files.source_tag)
+            seed = vocabulary.seed if vocabulary.placeholders and is_cleaned else None
+            encoder = Encoder(*line_encoders, cleaning if is_cleaned else None, files.source_tag, seed)
             given_marks = map_numbers(marks, np.uint8) if is_cleaned and marks.exists() else None
             writer = SplitWriter(
                 folder, split, sides, sizes, files.shard_bytes, functools.partial(progress.save, folder)
             )
             encode_split(split, paths, progress.pairs[name], encoder, given_marks, writer, pool)
-        _report(split, files.languages, warn_unknown=not (is_cleaned and is_learned))
+        _report(split, files.languages, warn_unknown=not (is_cleaned and vocabulary.is_learned))
 
 
 def _statuses(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
@@ -191,7 +192,7 @@ def _check_tag(tag: str, vocabulary: VocabularyConfig, reused: Tokenizers | None
     """Raise UserError before the text is read if a tag will not be one piece of the vocabulary."""
     if reused is not None:
         check_tag_apart(tag, reused[0])
-    elif tag and tag not in vocabulary.user_symbol:
+    elif tag and tag not in vocabulary.symbols:
         raise not_a_piece(tag)
 
 

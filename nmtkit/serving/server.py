@@ -75,7 +75,7 @@ class _Loader:
     """Loads models and checks that they support the search of the options, which is `search`."""
 
     def __init__(self, options: ServingOptions) -> None:
-        self._options, self._request_files = options, RequestFiles(options.requests)
+        self._options, self._request_files = options, RequestFiles(options.requests, options.search.ignore_case)
         self._batches = replace(options.batches, split_sentences=options.batches.split_sentences is not False)
         self.search = replace(options.search, repetition_guard=options.search.repetition_guard is not False)
 

@@ -12,14 +12,11 @@ ENDINGS = {f".{format}": format for format in ("docx", "html", "odt", "po", "srt
     ".xhtml": "html",
     ".xlf": "xliff",
 }
-_PAPER = "save it as .docx or .odt"
-_TABLE = "save it as .csv and use --document csv"
-_SLIDES = "save its text as .odt or .txt"
 #: Endings of documents that cannot be translated, and the way out.
 REMEDIES = {
-    **dict.fromkeys((".doc", ".dot", ".rtf", ".pages", ".wpd", ".docm"), _PAPER),
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), _TABLE),
-    **dict.fromkeys((".pptx", ".ppt", ".odp"), _SLIDES),
+    **dict.fromkeys((".doc", ".dot", ".rtf", ".pages", ".wpd", ".docm"), "save it as .docx or .odt"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as .csv and use --document csv"),
+    **dict.fromkeys((".pptx", ".ppt", ".odp"), "save its text as .odt or .txt"),
     ".epub": "unpack it and translate its .xhtml files",
     ".pdf": "convert it to .docx or .html, or extract its text with pdftotext",
 }

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import TypeAlias
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_SPACE = " \t\r\n\f"  #: white space that collapses next to a tag; a no-break space does not
-_MAX_TAGS = 1_000  #: of a segment, because the time to place them is quadratic
+WHITE_SPACE = " \t\r\n\f"  #: white space that collapses next to a tag; a no-break space does not
+MAX_TAGS = 1_000  #: of a segment, because the time to place them is quadratic
 Span: TypeAlias = tuple[int, int]
 
 #: Text that documents protect by default: URLs, e-mail addresses, placeholders such as {name}, {{ name }}, ${name}, %s.
@@ -36,15 +36,25 @@ class Tag:
     A standalone tag with `text` is a protected span, which the plain text contains as `text`. If this text is a space,
     the tag separates words. A protected span without `raw` is ordinary text in the translation. `name` pairs opening
     and closing tags, `style` is the formatting inside a pair for formats that repeat it, and `offset` is the position
-    of `raw` in the file.
+    of `raw` in the file. The model may be given a stand-in (`sent`) for a protected span.
     """
 
     kind: Kind
     raw: str
     name: str = ""
     text: str = ""
+    sent: str = field(default="", compare=False)
     style: str = ""
     offset: int = -1
+
+    @property
+    def is_protected(self) -> bool:
+        return bool(self.text.strip())
+
+    @property
+    def written(self) -> "Part":
+        """What a translation contains."""
+        return self if self.raw or not self.text else self.text
 
 
 Part: TypeAlias = str | Tag
@@ -63,10 +73,19 @@ class Segment:
         return _outline(self.parts)[0]
 
     @property
+    def plain(self) -> str:
+        """The text of a translation, with its protected spans."""
+        return "".join(part if isinstance(part, str) else part.text for part in self.parts)
+
+    @property
     def protected(self) -> list[Span]:
         """The protected spans of the text."""
         nodes = _outline(self.parts)[1]
-        return [(node.start, node.end) for node in nodes if node.tag and node.tag.text.strip()]
+        return [(node.start, node.end) for node in nodes if node.tag and node.tag.is_protected]
+
+    @property
+    def is_translatable(self) -> bool:
+        return any(has_letters(part) for part in self.parts if isinstance(part, str))
 
     @property
     def has_tags(self) -> bool:
@@ -168,11 +187,11 @@ def _outline(parts: Sequence[Part]) -> tuple[str, list[_Node]]:
     follows = [False] * len(parts)  # whether a word begins after a part
     for index in range(len(parts) - 1, 0, -1):
         after = parts[index]
-        begins = after[0] not in _SPACE if isinstance(after, str) else bool(after.text.strip())
+        begins = after[0] not in WHITE_SPACE if isinstance(after, str) else bool(after.text.strip())
         follows[index - 1] = begins or (isinstance(after, Tag) and not after.text and follows[index])
     for index, part in enumerate(parts):
         if isinstance(part, str):
-            text += part if text and text[-1] not in _SPACE else part.lstrip(_SPACE)
+            text += part if text and text[-1] not in WHITE_SPACE else part.lstrip(WHITE_SPACE)
             continue
         if part.kind is Kind.CLOSE:
             node, first = opened.pop()
@@ -181,17 +200,17 @@ def _outline(parts: Sequence[Part]) -> tuple[str, list[_Node]]:
             node, first = _Node(part, start=len(text), parent=opened[-1][0] if opened else None), index
             nodes.append(node)
             if not part.text.isspace():
-                text += part.text
-            elif text and text[-1] not in _SPACE:
+                text += part.sent or part.text
+            elif text and text[-1] not in WHITE_SPACE:
                 text += " "
-            node.start, node.end = (node.start if part.text.strip() else len(text)), len(text)
+            node.start, node.end = (node.start if part.is_protected else len(text)), len(text)
             if part.kind is Kind.OPEN:
                 opened.append((node, index))
                 continue
-        node.touches = node.start > 0 and text[node.start - 1] not in _SPACE
+        node.touches = node.start > 0 and text[node.start - 1] not in WHITE_SPACE
         if not node.touches and not follows[index]:
             node.spaces = _space(parts, first - 1, -1), _space(parts, index + 1, 0)
-    text = text.rstrip(_SPACE)
+    text = text.rstrip(WHITE_SPACE)
     for node in nodes:
         node.start, node.end = min(node.start, len(text)), min(node.end, len(text))
     return text, nodes
@@ -199,7 +218,7 @@ def _outline(parts: Sequence[Part]) -> tuple[str, list[_Node]]:
 
 def _space(parts: Sequence[Part], index: int, edge: int) -> str:
     part = parts[index] if 0 <= index < len(parts) else ""
-    return " " if isinstance(part, str) and part and part[edge] in _SPACE else ""
+    return " " if isinstance(part, str) and part and part[edge] in WHITE_SPACE else ""
 
 
 def place(
@@ -218,8 +237,8 @@ def place(
     """
     text, nodes = _outline(segment.parts)
     tags = [part for part in segment.parts if isinstance(part, Tag)]
-    if not nodes or len(nodes) > _MAX_TAGS:
-        return balanced([*tags, target], segment.movable)
+    if not nodes or len(nodes) > MAX_TAGS:
+        return balanced([*(tag.written for tag in tags), target], segment.movable)
     source_words = words(text) if source_words is None else source_words
     target_words = words(target) if target_words is None else target_words
     placement = _Placement(text, source_words, target_words, target, segment.movable)
@@ -230,10 +249,10 @@ def place(
     placement.put_pairs([node for node in nodes if node.close])
     placement.put_others(nodes)
     result = balanced(placement.parts(), segment.movable)
-    in_order = [part for part in result.parts if isinstance(part, Tag)] == [
-        tag for tag in tags if tag.raw or not tag.text
-    ]
-    return result if segment.movable or in_order else balanced([target, *tags], False)
+    tags = [tag for tag in tags if tag.written is tag]
+    if segment.movable or [part for part in result.parts if isinstance(part, Tag)] == tags:
+        return result
+    return balanced([*(part for part in result.parts if isinstance(part, str)), *tags], False)
 
 
 class _Placement:
@@ -268,15 +287,16 @@ class _Placement:
 
     def restore(self, node: _Node) -> None:
         """Find a protected span in the target by its text, or else by words that are aligned to nothing else."""
-        if not node.tag or not node.tag.text.strip():
+        if not node.tag or not node.tag.is_protected:
             return
-        inside, text = self.covered(node), node.tag.text
+        inside, text = self.covered(node), node.tag.sent or node.tag.text
         linked = set().union(*(self.links[word] for word in inside))
         others = set().union(*(links for word, links in enumerate(self.links) if word not in inside))
         near = self.words[min(linked)][0] if linked else 0
         spans = [match.span() for match in re.finditer(re.escape(text), self.target, re.IGNORECASE)]
         if is_apart(self.text, node.start, node.end):
-            spans = [span for span in spans if is_apart(self.target, *span)]
+            apart = [span for span in spans if is_apart(self.target, *span)]
+            spans = apart or (spans if node.tag.sent else [])
             if not spans and linked and not linked & others and max(linked) - min(linked) < len(linked):
                 spans = [(self.words[min(linked)][0], self.words[max(linked)][1])]
         spans = [span for span in spans if not any(a < span[1] and span[0] < b for a, b in self.protected)]
@@ -374,7 +394,7 @@ class _Placement:
             new.rank = 1
         at = min(max(new.start, parent.start), parent.end)
         new.start = new.end = at = next((end for start, end in self.protected if start < at < end), at)
-        if node.tag and node.tag.text.strip():  # a word of its own
+        if node.tag and node.tag.is_protected:  # a word of its own
             left, right = self.target[max(at - 1, 0) : at].isalnum(), self.target[at : at + 1].isalnum()
             new.spaces = new.spaces[0] or " " * left, new.spaces[1] or " " * right
         self.deepest(parent, new.start, new.end).children.append(new)
@@ -424,8 +444,8 @@ class _Placement:
                     if before and (step.start == step.end or pending) and not spaced():
                         out.append(before)
                     pending = step.spaces[1] if step.start == step.end else ""
-                    out.append(step.tag if step.tag.raw or not step.tag.text else step.tag.text)
-                    if step.tag.text.strip():
+                    out.append(step.tag.written)
+                    if step.tag.is_protected:
                         at = step.end
                 todo += [part for part in (step.close, step.end) if part is not None]
                 todo += sorted(step.children, key=lambda node: (node.start, node.rank))[::-1]

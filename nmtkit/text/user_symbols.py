@@ -10,6 +10,9 @@ from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer, make_tokenizer
 from nmtkit.text.vocabulary import Vocabulary
 from nmtkit.wording import quoted
 
+#: Symbols that `nmt-preprocess --placeholders` adds, and that stand for text in inputs of the model.
+PLACEHOLDERS = tuple(f"<ph{number}>" for number in range(1, 10))
+
 
 def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
     """Raise UserError if a symbol is given twice, or cannot be a piece of every kind of tokenizer.

@@ -60,6 +60,10 @@ def test_banned_words_do_not_occur_in_the_output(generate: Run) -> None:
     without = lines_of(generate("--ban", word, "--ban", "never seen \u2603", input=LINES))[0]
     assert word not in without.split()
     assert without
+    assert word != word.swapcase()
+    for options, is_banned in (((), False), (("--ignore-case",), True)):
+        other = lines_of(generate("--ban", word.swapcase(), *options, input=LINES))[0]
+        assert (word in other.split()) != is_banned
 
 
 def test_outputs_respect_min_len_and_no_repeat_ngram(generate: Run) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit import Translator
@@ -55,6 +55,7 @@ def trees(draw: st.DrawFn, depth: int = 3) -> str:
 
 
 @pytest.mark.parametrize("batches", [SPLIT, StreamConfig(), StreamConfig(max_source_tokens=4, overlong="split")])
+@settings(deadline=None)
 @given(tagged=st.lists(trees(), min_size=1, max_size=4))
 def test_every_tag_occurs_once_nested_around_the_translation_of_the_text(
     batches: StreamConfig, tagged: list[str], translator: Translator
