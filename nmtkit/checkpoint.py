@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from nmtkit.wording import quoted
 if TYPE_CHECKING:
     from nmtkit.model.translation_model import TranslationModel
 
+T = TypeVar("T")
 Weights = dict[str, NDArray[np.float32]]
 
 SAFETENSORS_FILE, SAFETENSORS_HEADER = "model.safetensors", "config.json"  # written by nmt-export, not a checkpoint
@@ -58,7 +59,8 @@ class Checkpoint:
 
     `weights` (…) are by parameter name; a tied matrix appears once. `ema` are their
     moving averages by the same names, if the run keeps any. `progress` contains JSON values: the update, the epoch,
-    validation results, and the options of the run. `optimizer` is None in a checkpoint for inference only.
+    validation results, and the options of the run. `optimizer` is None in a checkpoint for inference only. `search`
+    are the defaults of nmt-generate for this model, by the names of its options.
 
     `checksum` is the checksum of the file from which the checkpoint was read, see `nmtkit.storage.archive`.
 
@@ -78,6 +80,7 @@ class Checkpoint:
     ema: Weights | None = None
     lora: LoraConfig | None = None
     scales: Weights | None = None
+    search: dict[str, Any] = field(default_factory=dict)
     checksum: str | None = None
     check_unchanged: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
     release: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
@@ -188,9 +191,12 @@ def read_progress(path: Path) -> dict[str, Any]:
 
     Raises UserError like `load_checkpoint`, except for damage outside the header, which is not read.
     """
-    _refuse_folder(path)
-    with as_user_errors(path):
-        return _progress(read_archive_header(path))
+    return _read_header(path, lambda header: _object(header, "progress"))
+
+
+def read_search(path: Path) -> dict[str, Any]:
+    """The `search` of a checkpoint, read as `read_progress` reads."""
+    return _read_header(path, lambda header: _object(header, "search"))
 
 
 def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -206,9 +212,13 @@ def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def read_model_config(path: Path) -> ModelConfig:
     """Read the model options of a checkpoint like `read_progress`. Raises UserError for an unknown option too."""
+    return _read_header(path, lambda header: config_from_dict(header["model"]))
+
+
+def _read_header(path: Path, read: Callable[[dict[str, Any]], T]) -> T:
     _refuse_folder(path)
     with as_user_errors(path):
-        return config_from_dict(read_archive_header(path)["model"])
+        return read(read_archive_header(path))
 
 
 def _refuse_folder(path: Path) -> None:
@@ -257,6 +267,7 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
         "joined_vocabulary": checkpoint.joined,
         "tokenizer": {"source": checkpoint.source.kind, "target": checkpoint.target.kind},
         "progress": checkpoint.progress,
+        **({"search": checkpoint.search} if checkpoint.search else {}),
         **({} if lora is None else {"lora": lora.to_dict()}),
     }
 
@@ -276,14 +287,16 @@ def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[s
     source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])
     lora = LoraConfig.from_dict(header["lora"]) if header["version"] == LORA_VERSION else None
-    return Checkpoint(config, {}, *languages, source, target, _progress(header), lora=lora)
+    progress, search = _object(header, "progress"), _object(header, "search")
+    return Checkpoint(config, {}, *languages, source, target, progress, lora=lora, search=search)
 
 
-def _progress(header: dict[str, Any]) -> dict[str, Any]:
-    progress: dict[str, Any] = header["progress"]
-    if not isinstance(progress, dict):
-        raise TypeError("the progress is not an object")
-    return progress
+def _object(header: dict[str, Any], key: str) -> dict[str, Any]:
+    """The JSON object `key` of a header; empty without one."""
+    value: dict[str, Any] = header.get(key, {})
+    if not isinstance(value, dict):
+        raise TypeError(f"its {key} is not an object")
+    return value
 
 
 def _to_tensors(checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:

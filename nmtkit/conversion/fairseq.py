@@ -4,8 +4,10 @@ Reads checkpoints of all releases, with old and new names of weights, and option
 """
 
 import argparse
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
 from nmtkit.conversion.pickled import ConfigNode, load_pickled, named_tensors
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
+from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
@@ -66,6 +69,8 @@ _UNSUPPORTED = (
 )
 _ACTIVATIONS = ("relu", "gelu", "swish")  # fairseq's gelu_accurate and gelu_fast are approximations
 _FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # version of each stack
+_GENERATION = {"beam": 5, "lenpen": 1, "max_len_a": 0, "max_len_b": 200, "min_len": 1}  # defaults of fairseq-generate
+_SEARCH = {"lenpen": "length_penalty", **{name: name for name in ("beam", "max_len_a", "max_len_b", "min_len")}}
 _NO_WEIGHT = re.compile(
     r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))"
     r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"  # from release 0.12.2, which never trains them
@@ -104,7 +109,8 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
             others |= tables
         embeddings = _take_embeddings(weights, given)
         weights.refuse_rest()
-        return assemble(config, languages, sides, embeddings, others, halves=config.positions == "fairseq")
+        checkpoint = assemble(config, languages, sides, embeddings, others, halves=config.positions == "fairseq")
+        return replace(checkpoint, search=_search(content, given))
 
 
 def _options(content: Any) -> dict[str, Any]:
@@ -127,6 +133,20 @@ def _options(content: Any) -> dict[str, Any]:
         if given.get(name):
             raise UserError(f"the option {name} is not supported")
     return {**_BASE, **_ARCHITECTURES[arch], **given}
+
+
+def _search(content: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, float]:
+    """Convert recorded search settings: of `eval_bleu_args`, or of fairseq-generate if they are not its defaults."""
+    recorded = _fields(_fields(content.get("cfg")).get("generation"))
+    recorded = {name: value for name, value in recorded.items() if _GENERATION.get(name, value) != value}
+    if isinstance(arguments := given.get("eval_bleu_args"), str):
+        recorded |= json.loads(arguments or "{}")
+    found = {ours: recorded[name] for name, ours in _SEARCH.items() if name in recorded}
+    if "max_len_a" in found or "max_len_b" in found:
+        a, b = (found.get(name, _GENERATION[name]) for name in ("max_len_a", "max_len_b"))
+        found |= {"max_len_a": a, "max_len_b": int(a + b)}  # fairseq's source length counts EOS
+    SearchConfig(**found)
+    return found
 
 
 def _fields(options: object) -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """The table of formats that nmt-import reads, and how to recognize them."""
 
+import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from nmtkit.checkpoint import Checkpoint, is_export, read_progress
+from nmtkit.config import flag
+from nmtkit.console.log import logger
 from nmtkit.conversion import fsmt, marian, opennmt
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
@@ -17,6 +21,7 @@ from nmtkit.conversion.marian_import import from_marian_file, search_settings
 from nmtkit.conversion.pickled import begins_like_pickled
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
+from nmtkit.text.tokenizer import SPACE
 
 
 class Importer(NamedTuple):
@@ -27,6 +32,18 @@ class Importer(NamedTuple):
     read: Callable[[Path, ImportConfig], Checkpoint]
     options: tuple[str, ...]  #: the options of `ImportConfig` that it uses
     search: Callable[[Path], dict[str, float | str]]  #: returns options of nmt-generate that the model recommends
+
+    def load(self, path: Path, options: ImportConfig) -> Checkpoint:
+        """Read a model, with the options that it recommends as defaults of its search."""
+        checkpoint = self.read(path, options)
+        if checkpoint.source.kind == SPACE:
+            given = [flag(name) for name in ("bpe_codes", "spm_model") if name in self.options]
+            logger.warning(
+                "the model has no tokenizer: it cannot translate raw text, only text that is segmented as its training "
+                "text was: give %s FILE if you have that file",
+                " or ".join(given),
+            )
+        return replace(checkpoint, search={**self.search(path), **checkpoint.search})
 
 
 _LANGUAGES = ("source_lang", "target_lang")
@@ -83,13 +100,29 @@ IMPORTERS = (  # the first that recognizes a path reads it
 )
 
 
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_OTHER_MODELS = {  # values of model_type in config.json -> what the model is, and what to do
+    "t5 mt5 umt5 switch_transformers": "a T5 model, such as MADLAD-400, which nmtkit cannot compute (relative position "
+    "biases, gated layers): translate with transformers, or with CTranslate2 after ct2-transformers-converter",
+    "whisper speech_to_text wav2vec2 seamless_m4t seamless_m4t_v2": "a model of speech, and nmtkit translates text: "
+    "transcribe with its own program, and translate the transcript",
+    "gpt2 gpt_neo gpt_neox gptj opt bloom llama mistral mixtral gemma gemma2 gemma3 gemma3_text phi phi3 qwen2 qwen3 "
+    "falcon cohere cohere2 olmo2": "a decoder-only language model, and nmtkit computes only encoder-decoder models: it "
+    "has no import; use vLLM or llama.cpp, and train a small model here on its translations",
+    "bert roberta xlm-roberta distilbert electra deberta-v2": "an encoder alone, which cannot translate: use an "
+    "encoder-decoder model, such as OPUS-MT",
+}
+
+
 def find_importer(path: Path) -> Importer:
     """Find the importer for a file or folder. Importers run no code from it, and reject unsupported features.
 
     Raises UserError if the path does not exist or has an unknown format.
     """
     if not path.exists():
-        raise UserError(f"{path}: no such file or folder")
+        is_hub_name = _HUB_NAME.fullmatch(str(path)) and not path.parent.exists()
+        download = f": is it at Hugging Face? hf download {path} --local-dir {path.name}" if is_hub_name else ""
+        raise UserError(f"{path}: no such file or folder{download}")
     if _is_checkpoint(path):
         raise UserError(f"{path} is an nmtkit checkpoint: use it directly")
     if is_export(path):
@@ -100,12 +133,20 @@ def find_importer(path: Path) -> Importer:
         found = next((importer for importer in IMPORTERS if importer.recognizes(path)), None)
         if found is None:
             kind = model_type(path)
+            if other := next((text for types, text in _OTHER_MODELS.items() if kind in types.split()), ""):
+                raise UserError(f"{path} is {other}")
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
             advice = f"give {', or '.join(importer.name for importer in IMPORTERS)}"
             if files := [file for file in sorted(path.glob("*.pt")) if not _is_checkpoint(file)]:
                 advice = f"if {files[0]} is a fairseq checkpoint, give that file"
             raise UserError(f"{reason}: {advice}")
     return found
+
+
+def snapshot_in(path: Path) -> Path:
+    """Return the snapshot of the branch main in a folder `models--…` of Hugging Face's cache; other paths unchanged."""
+    main = path / "refs" / "main"
+    return path / "snapshots" / main.read_text(encoding="utf-8").strip() if main.is_file() else path
 
 
 def input_files(model: Path, options: ImportConfig) -> list[Path]:

@@ -1,7 +1,7 @@
 """The options of generation: input and output, search, batches, device."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypedDict
 
@@ -116,6 +116,13 @@ class SearchConfig(Config):
         help="Replace each unknown token by the source token with the highest attention. For models of segmented text "
         "(nmt-preprocess --tokenizer space).",
     )
+    explicit: tuple[str, ...] | None = None  #: the fields that a user has set; None: all
+
+    def over(self, model: "SearchConfig") -> "SearchConfig":
+        """Complete the fields that a user has set by those of a model."""
+        if self.explicit is None:
+            return self
+        return replace(model, **{name: getattr(self, name) for name in self.explicit})
 
     def length_limit(self, source_tokens: int, required: int = 0, positions: int | None = None) -> int:
         """Return the maximum number of tokens of an output, without EOS, for a number of source tokens without EOS."""
@@ -129,6 +136,8 @@ class SearchConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.explicit is not None and "beam" not in self.explicit:
+            return  # checked with the beam of the model, see `over`
         if self.nbest > self.beam and not self.sampling:
             raise UserError(f"--nbest {self.nbest} is more than --beam {self.beam}: raise --beam or lower --nbest")
         if self.beam % self.diverse_groups:
