@@ -19,7 +19,7 @@ from nmtkit.model.architectures import config_from_dict
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.lora_merging import merged
-from nmtkit.model.parameters import check_weights, transformer_shapes
+from nmtkit.model.parameters import check_weights, means, transformer_shapes
 from nmtkit.storage.archive import (
     FORMAT,
     IMPORT,
@@ -31,6 +31,7 @@ from nmtkit.storage.archive import (
 )
 from nmtkit.storage.atomic import staged_file
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
+from nmtkit.text.changed_vocabularies import Changed
 from nmtkit.text.languages import is_direction
 from nmtkit.text.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
 from nmtkit.wording import quoted
@@ -49,6 +50,7 @@ HIGHEST_IS_BEST = frozenset({"valid_bleu"})  #: of these metrics; the lowest of 
 _ONLY_INT8 = "a checkpoint in int8 only translates, on a CPU with --precision int8: use the one that it was made of"
 _BEGINNING = 100  # bytes: the format is the first entry of the header
 _PREFIXES = {"weights": "weights.", "ema": "ema.", "optimizer": "optimizer.", "scales": "scales."}  # of tensors
+_OF_VOCABULARY = ("source_embedding.", "target_embedding.", "projection")  # parameters with a row for each piece
 
 NameParts = Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts, StoredParts]]
 
@@ -117,6 +119,17 @@ class Checkpoint:
         scale = self.lora.scale
         ema = None if self.ema is None else merged(self.ema, scale)
         return replace(self, weights=merged(self.weights, scale), ema=ema, optimizer=None, lora=None)
+
+    def with_vocabularies(self, changed: Changed) -> "Checkpoint":
+        """The checkpoint with changed vocabularies, without its optimizer state."""
+
+        def rows_of(weights: Weights) -> Weights:
+            names = [name for name in weights if name.startswith(_OF_VOCABULARY)]
+            return weights | {name: means(weights[name], changed.rows[not name.startswith("source")]) for name in names}
+
+        plain, (source, target) = self.merged(), changed.tokenizers
+        ema = None if plain.ema is None else rows_of(plain.ema)
+        return replace(plain, weights=rows_of(plain.weights), ema=ema, source=source, target=target, optimizer=None)
 
     def build_model(self, which: str = "auto") -> "TranslationModel":
         """Build the model with the `chosen` weights, in evaluation mode. Raises UserError if they do not fit."""

@@ -11,7 +11,7 @@ from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, ignore_from_file, options, output_option, refuse_idle
 from nmtkit.config import as_flags
 from nmtkit.console.log import LogConfig, configure, logger
-from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.config import GROWING, ImportConfig
 from nmtkit.storage.outputs import check_output_file
 
 
@@ -19,6 +19,8 @@ def ignore_excluded_options(values: dict[str, Any]) -> None:
     """Ignore the tokenizer in the `--config` file if the command line gives one."""
     ignore_from_file(values, ["bpe_codes"], "spm_model")
     ignore_from_file(values, ["spm_model"], "bpe_codes")
+    if values["add_language"] is None:
+        refuse_idle(("like",), "without --add-language")
 
 
 @command("nmt-import")
@@ -45,8 +47,8 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     model = snapshot_in(model)
     check_output_file(output, (*input_files(model, config), config_file_in_use()))
     check_replaceable(output)
-    importer = find_importer(model)
-    unused = {field.name for field in fields(ImportConfig)} - set(importer.options)
+    importer = find_importer(model, config.grows)
+    unused = {field.name for field in fields(ImportConfig)} - {*importer.options, *GROWING}
     refuse_idle(unused, f"with {importer.name}")
     logger.info("%s is %s", model, importer.name)
     checkpoint = importer.load(model, config)

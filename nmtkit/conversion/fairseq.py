@@ -69,8 +69,7 @@ _UNSUPPORTED = (
 )
 _ACTIVATIONS = ("relu", "gelu", "swish")  # fairseq's gelu_accurate and gelu_fast are approximations
 _FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # version of each stack
-_GENERATION = {"beam": 5, "lenpen": 1, "max_len_a": 0, "max_len_b": 200, "min_len": 1}  # defaults of fairseq-generate
-_SEARCH = {"lenpen": "length_penalty", **{name: name for name in ("beam", "max_len_a", "max_len_b", "min_len")}}
+_SEARCH = {"beam": "beam", "lenpen": "length_penalty", "min_len": "min_len"}  # options of fairseq-generate
 _NO_WEIGHT = re.compile(
     r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))"
     r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"  # from release 0.12.2, which never trains them
@@ -110,7 +109,7 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
         embeddings = _take_embeddings(weights, given)
         weights.refuse_rest()
         checkpoint = assemble(config, languages, sides, embeddings, others, halves=config.positions == "fairseq")
-        return replace(checkpoint, search=_search(content, given))
+        return replace(checkpoint, search=_search(given))
 
 
 def _options(content: Any) -> dict[str, Any]:
@@ -135,15 +134,12 @@ def _options(content: Any) -> dict[str, Any]:
     return {**_BASE, **_ARCHITECTURES[arch], **given}
 
 
-def _search(content: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, float]:
-    """Convert recorded search settings: of `eval_bleu_args`, or of fairseq-generate if they are not its defaults."""
-    recorded = _fields(_fields(content.get("cfg")).get("generation"))
-    recorded = {name: value for name, value in recorded.items() if _GENERATION.get(name, value) != value}
-    if isinstance(arguments := given.get("eval_bleu_args"), str):
-        recorded |= json.loads(arguments or "{}")
+def _search(given: Mapping[str, Any]) -> dict[str, float]:
+    """Convert `eval_bleu_args`, the recorded options of the search during validation."""
+    recorded = json.loads(given.get("eval_bleu_args") or "{}")
     found = {ours: recorded[name] for name, ours in _SEARCH.items() if name in recorded}
-    if "max_len_a" in found or "max_len_b" in found:
-        a, b = (found.get(name, _GENERATION[name]) for name in ("max_len_a", "max_len_b"))
+    if "max_len_a" in recorded or "max_len_b" in recorded:
+        a, b = recorded.get("max_len_a", 0), recorded.get("max_len_b", 200)  # fairseq's defaults
         found |= {"max_len_a": a, "max_len_b": int(a + b)}  # fairseq's source length counts EOS
     SearchConfig(**found)
     return found

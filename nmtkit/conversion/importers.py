@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from nmtkit.checkpoint import Checkpoint, is_export, read_progress
+from nmtkit.checkpoint import Checkpoint, is_export, load_checkpoint, read_progress
 from nmtkit.config import flag
 from nmtkit.console.log import logger
 from nmtkit.conversion import fsmt, marian, opennmt
@@ -21,6 +21,9 @@ from nmtkit.conversion.marian_import import from_marian_file, search_settings
 from nmtkit.conversion.pickled import begins_like_pickled
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
+from nmtkit.text.changed_vocabularies import Changed, with_characters, with_symbol
+from nmtkit.text.input_stream import chunks
+from nmtkit.text.reading import read_lines
 from nmtkit.text.tokenizer import SPACE
 
 
@@ -36,16 +39,29 @@ class Importer(NamedTuple):
     def load(self, path: Path, options: ImportConfig) -> Checkpoint:
         """Read a model, with the options that it recommends as defaults of its search."""
         checkpoint = self.read(path, options)
-        if checkpoint.source.kind == SPACE:
-            given = [flag(name) for name in ("bpe_codes", "spm_model") if name in self.options]
-            logger.warning(
-                "the model has no tokenizer: it cannot translate raw text, only text that is segmented as its training "
-                "text was: give %s FILE if you have that file",
-                " or ".join(given),
-            )
-        return replace(checkpoint, search={**self.search(path), **checkpoint.search})
+        tokenizers = " or ".join(flag(name) for name in ("bpe_codes", "spm_model") if name in self.options)
+        if checkpoint.source.kind == SPACE and tokenizers:
+            message = "no tokenizer: the model cannot translate raw text, only text segmented like its training text"
+            logger.warning("%s: give %s FILE if you have it", message, tokenizers)
+        checkpoint = replace(checkpoint, search={**self.search(path), **checkpoint.search})
+        if options.add_characters:
+            texts = (chunk for file in options.add_characters for chunk in chunks(read_lines(file), _LINES))
+            checkpoint = _grown(checkpoint, with_characters((checkpoint.source, checkpoint.target), texts))
+        if options.add_language and options.like:
+            symbols = options.add_language, options.like
+            checkpoint = _grown(checkpoint, with_symbol((checkpoint.source, checkpoint.target), *symbols))
+        return checkpoint
 
 
+def _grown(checkpoint: Checkpoint, changed: Changed) -> Checkpoint:
+    new = {piece for side in changed.tokenizers for piece in side.vocab.pieces}
+    added = sorted(new - {*checkpoint.source.vocab.pieces, *checkpoint.target.vocab.pieces})
+    logger.info("new pieces: %d %s", len(added), " ".join(added[:_SHOWN]) + (" …" if len(added) > _SHOWN else ""))
+    return checkpoint.with_vocabularies(changed)
+
+
+_LINES = 10_000  # of a text to encode at a time
+_SHOWN = 20  # new pieces in a message
 _LANGUAGES = ("source_lang", "target_lang")
 IMPORTERS = (  # the first that recognizes a path reads it
     Importer(
@@ -104,18 +120,18 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _OTHER_MODELS = {  # values of model_type in config.json -> what the model is, and what to do
     "t5 mt5 umt5 switch_transformers": "a T5 model, such as MADLAD-400, which nmtkit cannot compute (relative position "
     "biases, gated layers): translate with transformers, or with CTranslate2 after ct2-transformers-converter",
-    "whisper speech_to_text wav2vec2 seamless_m4t seamless_m4t_v2": "a model of speech, and nmtkit translates text: "
-    "transcribe with its own program, and translate the transcript",
-    "gpt2 gpt_neo gpt_neox gptj opt bloom llama mistral mixtral gemma gemma2 gemma3 gemma3_text phi phi3 qwen2 qwen3 "
-    "falcon cohere cohere2 olmo2": "a decoder-only language model, and nmtkit computes only encoder-decoder models: it "
-    "has no import; use vLLM or llama.cpp, and train a small model here on its translations",
-    "bert roberta xlm-roberta distilbert electra deberta-v2": "an encoder alone, which cannot translate: use an "
-    "encoder-decoder model, such as OPUS-MT",
+    "whisper speech_to_text wav2vec2 seamless_m4t_v2": "a model of speech: transcribe with its own program, and "
+    "translate the transcript with a model of text",
+    "gpt2 gpt_neox gptj opt bloom llama mistral mixtral gemma gemma2 gemma3 gemma3_text phi3 qwen2 qwen3 cohere2": "a "
+    "decoder-only language model, which nmtkit cannot compute: use vLLM or llama.cpp, or train on its translations",
+    "bert roberta xlm-roberta": "an encoder alone, which cannot translate: use a translation model, such as OPUS-MT",
 }
 
 
-def find_importer(path: Path) -> Importer:
+def find_importer(path: Path, grows: bool = False) -> Importer:
     """Find the importer for a file or folder. Importers run no code from it, and reject unsupported features.
+
+    With `grows`, it may be an nmtkit checkpoint.
 
     Raises UserError if the path does not exist or has an unknown format.
     """
@@ -124,6 +140,9 @@ def find_importer(path: Path) -> Importer:
         download = f": is it at Hugging Face? hf download {path} --local-dir {path.name}" if is_hub_name else ""
         raise UserError(f"{path}: no such file or folder{download}")
     if _is_checkpoint(path):
+        if grows:
+            read = load_checkpoint
+            return Importer("an nmtkit checkpoint", _is_checkpoint, lambda path, _: read(path), (), lambda _: {})
         raise UserError(f"{path} is an nmtkit checkpoint: use it directly")
     if is_export(path):
         raise UserError(f"nmt-export wrote {path}: convert it with nmt-export {path} --to checkpoint")

@@ -116,7 +116,7 @@ class SearchConfig(Config):
         help="Replace each unknown token by the source token with the highest attention. For models of segmented text "
         "(nmt-preprocess --tokenizer space).",
     )
-    explicit: tuple[str, ...] | None = None  #: the fields that a user has set; None: all
+    explicit: tuple[str, ...] | None = None  #: the fields that the command line or a file sets; None: all
 
     def over(self, model: "SearchConfig") -> "SearchConfig":
         """Complete the fields that a user has set by those of a model."""
@@ -423,7 +423,7 @@ class GenerationOptions(OptionGroups):
     requests: RequestConfig = field(default_factory=RequestConfig)
     markup: MarkupConfig = field(default_factory=MarkupConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
-    search: SearchConfig = field(default_factory=SearchConfig)
+    search: SearchConfig = field(default_factory=lambda: SearchConfig(explicit=()))
     batches: StreamConfig = field(default_factory=StreamConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

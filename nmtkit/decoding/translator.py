@@ -69,8 +69,8 @@ class Translator:
     ) -> None:
         """`engine` searches with the same model; by default, the model searches in this process.
 
-        `languages` are source and target. If the target is `mul`, a symbol at the beginning of a line is its tag. `search` are
-        the model's defaults for fields of `SearchConfig`.
+        `languages` are source and target. If the target is `mul`, a symbol at the beginning of a line is its tag.
+        `search` are the model's defaults for fields of `SearchConfig`.
         """
         self.model, self.source, self.target, self.languages = model, source, target, languages
         self.search = SearchConfig.from_dict(search or {})

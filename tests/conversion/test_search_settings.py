@@ -119,7 +119,7 @@ def test_a_model_without_a_tokenizer_says_that_it_cannot_translate_raw_text(run_
     done = run_here("nmt-import", path, "--output", tmp_path / "a.pt")
     assert done.returncode == 0
     assert b"cannot translate raw text" in done.stderr
-    assert b"give --bpe-codes or --spm-model FILE" in done.stderr
+    assert b": give --bpe-codes or --spm-model FILE" in done.stderr
 
 
 @pytest.mark.parametrize(
