@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from nmtkit.model.architectures import config_from_dict
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.lora_merging import merged
-from nmtkit.model.parameters import check_weights, transformer_shapes
+from nmtkit.model.parameters import check_weights, means, transformer_shapes
 from nmtkit.storage.archive import (
     FORMAT,
     IMPORT,
@@ -31,6 +31,7 @@ from nmtkit.storage.archive import (
 )
 from nmtkit.storage.atomic import staged_file
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
+from nmtkit.text.changed_vocabularies import Changed
 from nmtkit.text.languages import is_direction
 from nmtkit.text.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
 from nmtkit.wording import quoted
@@ -38,6 +39,7 @@ from nmtkit.wording import quoted
 if TYPE_CHECKING:
     from nmtkit.model.translation_model import TranslationModel
 
+T = TypeVar("T")
 Weights = dict[str, NDArray[np.float32]]
 
 SAFETENSORS_FILE, SAFETENSORS_HEADER = "model.safetensors", "config.json"  # written by nmt-export, not a checkpoint
@@ -48,6 +50,7 @@ HIGHEST_IS_BEST = frozenset({"valid_bleu"})  #: of these metrics; the lowest of 
 _ONLY_INT8 = "a checkpoint in int8 only translates, on a CPU with --precision int8: use the one that it was made of"
 _BEGINNING = 100  # bytes: the format is the first entry of the header
 _PREFIXES = {"weights": "weights.", "ema": "ema.", "optimizer": "optimizer.", "scales": "scales."}  # of tensors
+_OF_VOCABULARY = ("source_embedding.", "target_embedding.", "projection")  # parameters with a row for each piece
 
 NameParts = Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts, StoredParts]]
 
@@ -58,11 +61,10 @@ class Checkpoint:
 
     `weights` (…) are by parameter name; a tied matrix appears once. `ema` are their
     moving averages by the same names, if the run keeps any. `progress` contains JSON values: the update, the epoch,
-    validation results, and the options of the run. `optimizer` is None in a checkpoint for inference only.
+    validation results, and the options of the run. `optimizer` is None in a checkpoint for inference only. `search`
+    are the defaults of nmt-generate for this model, by the names of its options.
 
     `checksum` is the checksum of the file from which the checkpoint was read, see `nmtkit.storage.archive`.
-
-    `allows_unknown` is whether outputs of an imported model may contain the unknown token, as in its own toolkit.
 
     With `lora`, `weights` and `ema` contain the low-rank additions of a run, which `merged` adds to the matrices.
 
@@ -80,7 +82,7 @@ class Checkpoint:
     ema: Weights | None = None
     lora: LoraConfig | None = None
     scales: Weights | None = None
-    allows_unknown: bool | None = None
+    search: dict[str, Any] = field(default_factory=dict)
     checksum: str | None = None
     check_unchanged: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
     release: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
@@ -117,6 +119,17 @@ class Checkpoint:
         scale = self.lora.scale
         ema = None if self.ema is None else merged(self.ema, scale)
         return replace(self, weights=merged(self.weights, scale), ema=ema, optimizer=None, lora=None)
+
+    def with_vocabularies(self, changed: Changed) -> "Checkpoint":
+        """The checkpoint with changed vocabularies, without its optimizer state."""
+
+        def rows_of(weights: Weights) -> Weights:
+            names = [name for name in weights if name.startswith(_OF_VOCABULARY)]
+            return weights | {name: means(weights[name], changed.rows[not name.startswith("source")]) for name in names}
+
+        plain, (source, target) = self.merged(), changed.tokenizers
+        ema = None if plain.ema is None else rows_of(plain.ema)
+        return replace(plain, weights=rows_of(plain.weights), ema=ema, source=source, target=target, optimizer=None)
 
     def build_model(self, which: str = "auto") -> "TranslationModel":
         """Build the model with the `chosen` weights, in evaluation mode. Raises UserError if they do not fit."""
@@ -191,9 +204,12 @@ def read_progress(path: Path) -> dict[str, Any]:
 
     Raises UserError like `load_checkpoint`, except for damage outside the header, which is not read.
     """
-    _refuse_folder(path)
-    with as_user_errors(path):
-        return _progress(read_archive_header(path))
+    return _read_header(path, lambda header: _object(header, "progress"))
+
+
+def read_search(path: Path) -> dict[str, Any]:
+    """The `search` of a checkpoint, read as `read_progress` reads."""
+    return _read_header(path, lambda header: _object(header, "search"))
 
 
 def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -209,9 +225,13 @@ def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def read_model_config(path: Path) -> ModelConfig:
     """Read the model options of a checkpoint like `read_progress`. Raises UserError for an unknown option too."""
+    return _read_header(path, lambda header: config_from_dict(header["model"]))
+
+
+def _read_header(path: Path, read: Callable[[dict[str, Any]], T]) -> T:
     _refuse_folder(path)
     with as_user_errors(path):
-        return config_from_dict(read_archive_header(path)["model"])
+        return read(read_archive_header(path))
 
 
 def _refuse_folder(path: Path) -> None:
@@ -260,8 +280,8 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
         "joined_vocabulary": checkpoint.joined,
         "tokenizer": {"source": checkpoint.source.kind, "target": checkpoint.target.kind},
         "progress": checkpoint.progress,
+        **({"search": checkpoint.search} if checkpoint.search else {}),
         **({} if lora is None else {"lora": lora.to_dict()}),
-        **({} if checkpoint.allows_unknown is None else {"allows_unknown": checkpoint.allows_unknown}),
     }
 
 
@@ -280,15 +300,16 @@ def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[s
     source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])
     lora = LoraConfig.from_dict(header["lora"]) if header["version"] == LORA_VERSION else None
-    unknown = header.get("allows_unknown")
-    return Checkpoint(config, {}, *languages, source, target, _progress(header), lora=lora, allows_unknown=unknown)
+    progress, search = _object(header, "progress"), _object(header, "search")
+    return Checkpoint(config, {}, *languages, source, target, progress, lora=lora, search=search)
 
 
-def _progress(header: dict[str, Any]) -> dict[str, Any]:
-    progress: dict[str, Any] = header["progress"]
-    if not isinstance(progress, dict):
-        raise TypeError("the progress is not an object")
-    return progress
+def _object(header: dict[str, Any], key: str) -> dict[str, Any]:
+    """The JSON object `key` of a header; empty without one."""
+    value: dict[str, Any] = header.get(key, {})
+    if not isinstance(value, dict):
+        raise TypeError(f"its {key} is not an object")
+    return value
 
 
 def _to_tensors(checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:

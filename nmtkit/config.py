@@ -6,6 +6,7 @@ plain dicts. No other code repeats a default.
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -75,6 +76,12 @@ def option(
 def flag(name: str) -> str:
     """Return the command-line flag of a field, such as `--max-tokens` for `max_tokens`."""
     return "--" + name.replace("_", "-")
+
+
+def as_flags(options: Mapping[str, Any]) -> str:
+    """Format options by name as on a command line."""
+    words = ([flag(name)] if value is True else [flag(name), str(value)] for name, value in options.items())
+    return shlex.join(word for each in words for word in each)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from nmtkit.console.terminal import Table
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
 from nmtkit.storage.outputs import check_output_file
+from nmtkit.text.reading import check_readable
 from nmtkit.wording import counted
 
 
@@ -33,6 +34,12 @@ class AverageConfig(Config):
     )
     until: int | None = option(
         None, min=0, metavar="UPDATE", help="Use only checkpoints of the folder up to this update."
+    )
+    trim_vocabulary: tuple[Path, ...] = option(
+        (),
+        metavar="FILE",
+        help="Keep only the pieces that this text uses, and single characters: smaller and faster. Repeat for the "
+        "texts of all languages.",
     )
 
     def __post_init__(self) -> None:
@@ -66,7 +73,9 @@ def main(
     """
     configure(log)
     folder = _folder(checkpoints, config)
-    check_output_file(output, (*checkpoints, config_file_in_use()))
+    check_output_file(output, (*checkpoints, *config.trim_vocabulary, config_file_in_use()))
+    for path in config.trim_vocabulary:
+        check_readable(path)
 
     from nmtkit.checkpoint import check_replaceable, save_checkpoint
     from nmtkit.training.averaging import (
@@ -75,6 +84,7 @@ def main(
         best_checkpoints,
         last_checkpoints,
         relative_names,
+        trim_vocabulary,
     )
 
     check_replaceable(output)
@@ -85,6 +95,8 @@ def main(
         average, paths = average_run(partial(best_checkpoints, folder, config.best, config.until), choice.weights)
     else:
         average = average_checkpoints(paths, choice.weights)
+    if config.trim_vocabulary:
+        average = trim_vocabulary(average, config.trim_vocabulary)
     save_checkpoint(output, average)
     names = ", ".join(relative_names(paths))
     logger.info("wrote %s, the average of %s", output, names)

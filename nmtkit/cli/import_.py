@@ -1,8 +1,6 @@
 """nmt-import: converts models of other toolkits to checkpoints."""
 
-import shlex
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,9 @@ import click
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, ignore_from_file, options, output_option, refuse_idle
-from nmtkit.config import flag
+from nmtkit.config import as_flags
 from nmtkit.console.log import LogConfig, configure, logger
-from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.config import GROWING, ImportConfig
 from nmtkit.storage.outputs import check_output_file
 
 
@@ -21,6 +19,8 @@ def ignore_excluded_options(values: dict[str, Any]) -> None:
     """Ignore the tokenizer in the `--config` file if the command line gives one."""
     ignore_from_file(values, ["bpe_codes"], "spm_model")
     ignore_from_file(values, ["spm_model"], "bpe_codes")
+    if values["add_language"] is None:
+        refuse_idle(("like",), "without --add-language")
 
 
 @command("nmt-import")
@@ -42,24 +42,19 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     configure(log)
 
     from nmtkit.checkpoint import check_replaceable, save_checkpoint
-    from nmtkit.conversion.importers import find_importer, input_files
+    from nmtkit.conversion.importers import find_importer, input_files, snapshot_in
 
+    model = snapshot_in(model)
     check_output_file(output, (*input_files(model, config), config_file_in_use()))
     check_replaceable(output)
-    importer = find_importer(model)
-    unused = {field.name for field in fields(ImportConfig)} - set(importer.options)
+    importer = find_importer(model, config.grows)
+    unused = {field.name for field in fields(ImportConfig)} - {*importer.options, *GROWING}
     refuse_idle(unused, f"with {importer.name}")
     logger.info("%s is %s", model, importer.name)
-    checkpoint = replace(importer.read(model, config), allows_unknown=importer.allows_unknown)
-    search = importer.search(model)
+    checkpoint = importer.load(model, config)
     save_checkpoint(output, checkpoint)
     logger.info("wrote %s from %s", output, model)
-    logger.info("translate with it: %s", _shown(["nmt-generate", "--checkpoint", str(output)], search))
-    logger.info("fine-tune it: %s", _shown(["nmt-train", "DATASET", "--init-from", str(output)], {}))
-
-
-def _shown(words: list[str], options: Mapping[str, object]) -> str:
-    """Format a command to copy, with options by name."""
-    for name, value in options.items():
-        words += [flag(name)] if value is True else [flag(name), str(value)]
-    return shlex.join(words)
+    if checkpoint.search:
+        logger.info("search settings, stored as its defaults: %s", as_flags(checkpoint.search))
+    logger.info("translate with it: nmt-generate %s", as_flags({"checkpoint": output}))
+    logger.info("fine-tune it: nmt-train DATASET %s", as_flags({"init_from": output}))

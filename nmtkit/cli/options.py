@@ -199,8 +199,9 @@ def _is_from(name: str, source: ParameterSource) -> bool:
 
 def _build(config: type[Config], values: dict[str, Any]) -> Config:
     fields = [field for field in dataclasses.fields(config) if field.name in values]
-    given = {field: values.pop(field.name) for field in fields}
-    return config(**{field.name: field.default if value is None else value for field, value in given.items()})
+    explicit = tuple(field.name for field in fields if given(field.name))
+    made = {field.name: field.default if (value := values.pop(field.name)) is None else value for field in fields}
+    return config(**made | ({"explicit": explicit} if hasattr(config, "explicit") else {}))
 
 
 def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable[[F], F]:

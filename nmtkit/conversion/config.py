@@ -9,6 +9,7 @@ from nmtkit.errors import UserError
 from nmtkit.text.languages import is_direction, is_language
 from nmtkit.wording import quoted
 
+GROWING = ("add_characters", "add_language", "like")  #: options of every import
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 
 
@@ -75,9 +76,33 @@ class ImportConfig(Config):
         "separate models, source first.",
     )
 
+    add_characters: tuple[Path, ...] = option(
+        (),
+        metavar="FILE",
+        help="Add the characters of this text that the vocabulary lacks, such as those of a new script. Repeatable.",
+    )
+    add_language: str | None = option(
+        None,
+        metavar="CODE",
+        help="Add this language code or tag to a multilingual model, such as gsw_Latn or '<2gsw>'. Needs --like.",
+    )
+    like: str | None = option(
+        None, metavar="CODE", help="With --add-language: the code of a similar language, whose embedding is copied."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.add_language and not self.like:
+            raise UserError("--add-language CODE needs --like CODE, a similar language of the model")
+
+    @property
+    def grows(self) -> bool:
+        """Whether the vocabulary is extended, also of an nmtkit checkpoint."""
+        return bool(self.add_characters or self.add_language)
+
     def paths(self) -> tuple[Path, ...]:
         """The paths of all given files."""
-        return (*self.dict, *filter(None, [self.bpe_codes]), *self.spm_model)
+        return (*self.dict, *filter(None, [self.bpe_codes]), *self.spm_model, *self.add_characters)
 
     def languages(self, source: object = None, target: object = None) -> tuple[str, str]:
         """Return the given languages, else the model's. Raises UserError if they are missing, malformed or equal."""

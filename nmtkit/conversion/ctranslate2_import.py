@@ -178,7 +178,6 @@ def tokenizers_beside(
         contents = (read_part(path) for path in settings)
         return MosesBpeTokenizer(source, next(contents)), MosesBpeTokenizer(target, next(contents))
     refuse_language_codes(target, None)
-    logger.info("no SentencePiece model: the model translates segmented text")
     first = SpaceTokenizer(source)
     return first, first if target is source else SpaceTokenizer(target)
 

@@ -4,8 +4,10 @@ Reads checkpoints of all releases, with old and new names of weights, and option
 """
 
 import argparse
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
 from nmtkit.conversion.pickled import ConfigNode, load_pickled, named_tensors
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
+from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
@@ -66,6 +69,7 @@ _UNSUPPORTED = (
 )
 _ACTIVATIONS = ("relu", "gelu", "swish")  # fairseq's gelu_accurate and gelu_fast are approximations
 _FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # version of each stack
+_SEARCH = {"beam": "beam", "lenpen": "length_penalty", "min_len": "min_len"}  # options of fairseq-generate
 _NO_WEIGHT = re.compile(
     r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))"
     r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"  # from release 0.12.2, which never trains them
@@ -104,7 +108,8 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
             others |= tables
         embeddings = _take_embeddings(weights, given)
         weights.refuse_rest()
-        return assemble(config, languages, sides, embeddings, others, halves=config.positions == "fairseq")
+        checkpoint = assemble(config, languages, sides, embeddings, others, halves=config.positions == "fairseq")
+        return replace(checkpoint, search=_search(given))
 
 
 def _options(content: Any) -> dict[str, Any]:
@@ -127,6 +132,17 @@ def _options(content: Any) -> dict[str, Any]:
         if given.get(name):
             raise UserError(f"the option {name} is not supported")
     return {**_BASE, **_ARCHITECTURES[arch], **given}
+
+
+def _search(given: Mapping[str, Any]) -> dict[str, float]:
+    """Convert `eval_bleu_args`, the recorded options of the search during validation."""
+    recorded = json.loads(given.get("eval_bleu_args") or "{}")
+    found = {ours: recorded[name] for name, ours in _SEARCH.items() if name in recorded}
+    if "max_len_a" in recorded or "max_len_b" in recorded:
+        a, b = recorded.get("max_len_a", 0), recorded.get("max_len_b", 200)  # fairseq's defaults
+        found |= {"max_len_a": a, "max_len_b": int(a + b)}  # fairseq's source length counts EOS
+    SearchConfig(**found)
+    return found
 
 
 def _fields(options: object) -> dict[str, Any]:

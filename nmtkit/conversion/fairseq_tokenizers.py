@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.folder import read_part
 from nmtkit.conversion.weights import Side
@@ -69,7 +68,6 @@ def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfi
         return sides_of([MosesBpeTokenizer(v, each) for v, each in zip((source, target), settings, strict=True)])
     if models:
         return sides_of([*sentencepiece_tokenizers((source, target), models)])
-    logger.info("no BPE codes and no SentencePiece model: the model translates segmented text")
     first = SpaceTokenizer(source)
     return sides_of([first, first if target is source else SpaceTokenizer(target)])
 

@@ -15,6 +15,7 @@ from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint
 from nmtkit.conversion.folder import export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
+from nmtkit.conversion.huggingface_settings import generation_settings
 from nmtkit.conversion.huggingface_tokenizer import ADDED_TOKENS
 from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
 from nmtkit.conversion.marian import (
@@ -29,7 +30,6 @@ from nmtkit.conversion.marian import (
 )
 from nmtkit.conversion.safetensors import serialize_tensors
 from nmtkit.conversion.weights import DECODER_LAYER, ENCODER_LAYER, MASK, alternating, permute_width
-from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.weights import as_tensors
@@ -128,7 +128,7 @@ def _json_files(
     vocabulary = piece_ids(checkpoint.source.vocab.pieces, orders[0])
     files = {
         CONFIG: _config(checkpoint, config) | ids,
-        GENERATION_CONFIG: {**ids, "max_length": _MAX_TOKENS, "num_beams": SearchConfig().beam},
+        GENERATION_CONFIG: {**ids, "max_length": _MAX_TOKENS, **generation_settings(checkpoint.search)},
         TOKENIZER_CONFIG: {
             "tokenizer_class": "MarianTokenizer",
             "source_lang": checkpoint.source_language,

@@ -33,7 +33,7 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
 _OTHER_SEARCH: dict[str, tuple[object, ...]] = {
     **{"do_sample": (False,), "num_beam_groups": (0, 1), "diversity_penalty": (0,)}
 }
-_SEARCH_DEFAULTS = {"num_beams": 1, "length_penalty": 1.0}  # in transformers
+_SEARCH_DEFAULTS = {"length_penalty": 1.0}  # in transformers; without a stated beam, nmtkit keeps its own
 Options = dict[str, float | str]  # of nmt-generate, by name
 # Options of nmt-generate for a value in transformers, where lengths count the start token, and max_length also EOS.
 _SEARCH: dict[str, Callable[[float], Options]] = {
@@ -141,8 +141,21 @@ def search_options(folder: Path, defaults: Mapping[str, Any]) -> Options:
             options |= found
     if lacking:
         named = ", ".join(f"{name} {quoted(generation[name])}" for name in lacking)
-        logger.warning("the suggested nmt-generate command omits settings that it does not support: %s", named)
+        logger.warning("nmt-generate does not support these search settings of the model: %s", named)
     return options
+
+
+def generation_settings(search: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert options of nmt-generate to settings of generation_config.json, as far as transformers has them."""
+    config = SearchConfig.from_dict(search)
+    settings: dict[str, Any] = {"num_beams": config.beam}
+    if config.length_penalty_form == "power":
+        settings["length_penalty"] = config.length_penalty
+    if config.max_len_a == 0:
+        settings["max_length"] = config.max_len_b + 2
+    if config.min_len:
+        settings["min_length"] = config.min_len + 1
+    return settings | ({"no_repeat_ngram_size": n} if (n := config.no_repeat_ngram) else {})
 
 
 def _suggestions(generation: Mapping[str, Any]) -> Iterator[tuple[str, Options | None]]:

@@ -1,11 +1,15 @@
 """The table of formats that nmt-import reads, and how to recognize them."""
 
+import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from nmtkit.checkpoint import Checkpoint, is_export, read_progress
+from nmtkit.checkpoint import Checkpoint, is_export, load_checkpoint, read_progress
+from nmtkit.config import flag
+from nmtkit.console.log import logger
 from nmtkit.conversion import fsmt, marian, opennmt
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
@@ -17,6 +21,10 @@ from nmtkit.conversion.marian_import import from_marian_file, search_settings
 from nmtkit.conversion.pickled import begins_like_pickled
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
+from nmtkit.text.changed_vocabularies import Changed, with_characters, with_symbol
+from nmtkit.text.input_stream import chunks
+from nmtkit.text.reading import read_lines
+from nmtkit.text.tokenizer import SPACE
 
 
 class Importer(NamedTuple):
@@ -29,7 +37,33 @@ class Importer(NamedTuple):
     search: Callable[[Path], dict[str, float | str]]  #: returns options of nmt-generate that the model recommends
     allows_unknown: bool = True  #: whether its toolkit lets outputs contain the unknown token
 
+    def load(self, path: Path, options: ImportConfig) -> Checkpoint:
+        """Read a model, with the options that it recommends as defaults of its search."""
+        checkpoint = self.read(path, options)
+        tokenizers = " or ".join(flag(name) for name in ("bpe_codes", "spm_model") if name in self.options)
+        if checkpoint.source.kind == SPACE and tokenizers:
+            message = "no tokenizer: the model cannot translate raw text, only text segmented like its training text"
+            logger.warning("%s: give %s FILE if you have it", message, tokenizers)
+        search = {"allow_unknown": self.allows_unknown, **self.search(path), **checkpoint.search}
+        checkpoint = replace(checkpoint, search=search)
+        if options.add_characters:
+            texts = (chunk for file in options.add_characters for chunk in chunks(read_lines(file), _LINES))
+            checkpoint = _grown(checkpoint, with_characters((checkpoint.source, checkpoint.target), texts))
+        if options.add_language and options.like:
+            symbols = options.add_language, options.like
+            checkpoint = _grown(checkpoint, with_symbol((checkpoint.source, checkpoint.target), *symbols))
+        return checkpoint
 
+
+def _grown(checkpoint: Checkpoint, changed: Changed) -> Checkpoint:
+    new = {piece for side in changed.tokenizers for piece in side.vocab.pieces}
+    added = sorted(new - {*checkpoint.source.vocab.pieces, *checkpoint.target.vocab.pieces})
+    logger.info("new pieces: %d %s", len(added), " ".join(added[:_SHOWN]) + (" …" if len(added) > _SHOWN else ""))
+    return checkpoint.with_vocabularies(changed)
+
+
+_LINES = 10_000  # of a text to encode at a time
+_SHOWN = 20  # new pieces in a message
 _LANGUAGES = ("source_lang", "target_lang")
 IMPORTERS = (  # the first that recognizes a path reads it
     Importer(
@@ -85,14 +119,33 @@ IMPORTERS = (  # the first that recognizes a path reads it
 )
 
 
-def find_importer(path: Path) -> Importer:
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_OTHER_MODELS = {  # values of model_type in config.json -> what the model is, and what to do
+    "t5 mt5 umt5 switch_transformers": "a T5 model, such as MADLAD-400, which nmtkit cannot compute (relative position "
+    "biases, gated layers): translate with transformers, or with CTranslate2 after ct2-transformers-converter",
+    "whisper speech_to_text wav2vec2 seamless_m4t_v2": "a model of speech: transcribe with its own program, and "
+    "translate the transcript with a model of text",
+    "gpt2 gpt_neox gptj opt bloom llama mistral mixtral gemma gemma2 gemma3 gemma3_text phi3 qwen2 qwen3 cohere2": "a "
+    "decoder-only language model, which nmtkit cannot compute: use vLLM or llama.cpp, or train on its translations",
+    "bert roberta xlm-roberta": "an encoder alone, which cannot translate: use a translation model, such as OPUS-MT",
+}
+
+
+def find_importer(path: Path, grows: bool = False) -> Importer:
     """Find the importer for a file or folder. Importers run no code from it, and reject unsupported features.
+
+    With `grows`, it may be an nmtkit checkpoint.
 
     Raises UserError if the path does not exist or has an unknown format.
     """
     if not path.exists():
-        raise UserError(f"{path}: no such file or folder")
+        is_hub_name = _HUB_NAME.fullmatch(str(path)) and not path.parent.exists()
+        download = f": is it at Hugging Face? hf download {path} --local-dir {path.name}" if is_hub_name else ""
+        raise UserError(f"{path}: no such file or folder{download}")
     if _is_checkpoint(path):
+        if grows:
+            read = load_checkpoint
+            return Importer("an nmtkit checkpoint", _is_checkpoint, lambda path, _: read(path), (), lambda _: {})
         raise UserError(f"{path} is an nmtkit checkpoint: use it directly")
     if is_export(path):
         raise UserError(f"nmt-export wrote {path}: convert it with nmt-export {path} --to checkpoint")
@@ -102,12 +155,20 @@ def find_importer(path: Path) -> Importer:
         found = next((importer for importer in IMPORTERS if importer.recognizes(path)), None)
         if found is None:
             kind = model_type(path)
+            if other := next((text for types, text in _OTHER_MODELS.items() if kind in types.split()), ""):
+                raise UserError(f"{path} is {other}")
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
             advice = f"give {', or '.join(importer.name for importer in IMPORTERS)}"
             if files := [file for file in sorted(path.glob("*.pt")) if not _is_checkpoint(file)]:
                 advice = f"if {files[0]} is a fairseq checkpoint, give that file"
             raise UserError(f"{reason}: {advice}")
     return found
+
+
+def snapshot_in(path: Path) -> Path:
+    """Return the snapshot of the branch main in a folder `models--…` of Hugging Face's cache; other paths unchanged."""
+    main = path / "refs" / "main"
+    return path / "snapshots" / main.read_text(encoding="utf-8").strip() if main.is_file() else path
 
 
 def input_files(model: Path, options: ImportConfig) -> list[Path]:

@@ -211,10 +211,7 @@ def _sides(model: _Model, options: ImportConfig) -> tuple[Side, Side]:
     else:
         first = SpaceTokenizer(vocabularies[0])
         tokenizers = [first, first if vocabularies[0] is vocabularies[1] else SpaceTokenizer(vocabularies[1])]
-        used = f" ({', '.join(model.transforms)})" if model.transforms else ""
-        logger.warning(
-            "the model translates text segmented like its training text%s; with --spm-model FILE, raw text", used
-        )
+        logger.info("transforms of its training text: %s", ", ".join(model.transforms) or "none")
     names = ("<blank>", "<unk>", model.start, "</s>")
     source, target = (
         Side(tokenizer, [ids.get(piece) for piece in (*names, *rest)], len(ids))

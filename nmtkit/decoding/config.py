@@ -1,7 +1,7 @@
 """The options of generation: input and output, search, batches, device."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypedDict
 
@@ -121,6 +121,13 @@ class SearchConfig(Config):
         help="Replace each unknown token by the source token with the highest attention. For models of segmented text "
         "(nmt-preprocess --tokenizer space).",
     )
+    explicit: tuple[str, ...] | None = None  #: the fields that the command line or a file sets; None: all
+
+    def over(self, model: "SearchConfig") -> "SearchConfig":
+        """Complete the fields that a user has set by those of a model."""
+        if self.explicit is None:
+            return self
+        return replace(model, **{name: getattr(self, name) for name in self.explicit})
 
     def length_limit(self, source_tokens: int, required: int = 0, positions: int | None = None) -> int:
         """Return the maximum number of tokens of an output, without EOS, for a number of source tokens without EOS."""
@@ -134,6 +141,8 @@ class SearchConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.explicit is not None and "beam" not in self.explicit:
+            return  # checked with the beam of the model, see `over`
         if self.nbest > self.beam and not self.sampling:
             raise UserError(f"--nbest {self.nbest} is more than --beam {self.beam}: raise --beam or lower --nbest")
         if self.beam % self.diverse_groups:
@@ -416,7 +425,7 @@ class GenerationOptions(OptionGroups):
     requests: RequestConfig = field(default_factory=RequestConfig)
     markup: MarkupConfig = field(default_factory=MarkupConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
-    search: SearchConfig = field(default_factory=SearchConfig)
+    search: SearchConfig = field(default_factory=lambda: SearchConfig(explicit=()))
     batches: StreamConfig = field(default_factory=StreamConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

@@ -48,6 +48,8 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     request_files = RequestFiles(options.requests, options.search.ignore_case)
     checkpoints = [load_checkpoint(path) for path in paths]
     translator = Translator.of(checkpoints, options.engine, options.weights, paths)
+    options = replace(options, search=options.search.over(translator.search))
+    translator.log_settings(options.search)
     tag_ids(options.requests.source_tag, translator.source)
     opened = open_dataset(dataset, checkpoints[0], paths[0], options.reading.verify) if dataset else None
     source = _input(options, opened, translator)

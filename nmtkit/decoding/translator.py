@@ -1,13 +1,15 @@
 """The translator: raw text in, raw text out."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.config import as_flags
+from nmtkit.console.log import logger
 from nmtkit.decoding.attention_page import Attention
 from nmtkit.decoding.batched_search import Advance, search_in_batches
 from nmtkit.decoding.config import (
@@ -63,15 +65,15 @@ class Translator:
         target: Tokenizer,
         engine: Engine | None = None,
         languages: tuple[str, str] = ("", ""),
-        allows_unknown: bool | None = None,
+        search: Mapping[str, Any] | None = None,
     ) -> None:
         """`engine` searches with the same model; by default, the model searches in this process.
 
         `languages` are source and target. If the target is `mul`, a symbol at the beginning of a line is its tag.
-        `allows_unknown` is as in `Checkpoint`.
+        `search` holds the model's defaults for fields of `SearchConfig`.
         """
         self.model, self.source, self.target, self.languages = model, source, target, languages
-        self._family_allows_unknown = target.kind not in LEARNED_KINDS if allows_unknown is None else allows_unknown
+        self.search = SearchConfig.from_dict(search or {})
         self._engine = engine or local_engine(model, target.decode)
         self._encoder = SentenceEncoder(source, target, model.longest_sequence, languages)
 
@@ -107,7 +109,14 @@ class Translator:
         if paths and engine.workers > 1:
             workers = Workers(paths, engine, weights, checksums_of(checkpoints, model))
         first = checkpoints[0]
-        return cls(model, first.source, first.target, workers, first.languages, first.allows_unknown)
+        return cls(model, first.source, first.target, workers, first.languages, first.search)
+
+    def log_settings(self, search: SearchConfig) -> None:
+        """Log the options in `search` that are the model's, and not the default of every model."""
+        model, usual = self.search.to_dict(), SearchConfig().to_dict()
+        used = {name: value for name, value in search.to_dict().items() if value == model[name] != usual[name]}
+        if used:
+            logger.info("search settings of the model: %s", as_flags(used))
 
     @overload
     def translate(
@@ -143,11 +152,12 @@ class Translator:
         """Return the best translation of each line; with `nbest`, a list of at most that many, best first.
 
         A line may be a `Request` with a prefix or required terms. `options` are the other fields of `SearchConfig`,
-        such as beam=4, except alignments, which `stream` returns. `progress` shows a bar, even in a notebook.
+        such as beam=4, except alignments, which `stream` returns. By default they are `self.search`, the model's own.
+        `progress` shows a bar, even in a notebook.
 
         If `markup` is "html" or "xml", the tags in lines move with their words; `MarkupConfig` offers more options.
         """
-        config = SearchConfig(nbest=1 if nbest is None else nbest, **options)
+        config = replace(self.search, nbest=1 if nbest is None else nbest, **options)
         if config.alignment:
             raise UserError("translate() returns texts without alignments: use stream()")
         if markup is not None and nbest is not None:
@@ -183,7 +193,7 @@ class Translator:
             raise UserError(f"{counted(len(lines), 'line')} and {counted(len(targets), 'target')}: give one for each")
         requests = (Request(line, target=target) for line, target in zip(lines, targets, strict=True))
         with _bar(lines, progress) as advance:
-            scored = self.stream(requests, SearchConfig(**options), advance=advance)
+            scored = self.stream(requests, replace(self.search, **options), advance=advance)
             return [translation.candidates[0].score for translation in scored]
 
     def attention(self, lines: Iterable[str | Request], **options: "Unpack[SearchKeywords]") -> list[Attention]:
@@ -193,7 +203,7 @@ class Translator:
         UserError for an ensemble, or a model without attention.
         """
         self.check_attention()
-        translations = self.stream(lines, SearchConfig(**options))
+        translations = self.stream(lines, replace(self.search, **options))
         return [self.attention_of(translation) for translation in translations if translation.candidates[0].tokens]
 
     def check_attention(self) -> None:
@@ -225,7 +235,7 @@ class Translator:
         Blank lines, and lines without any piece, become empty translations; the model does not see them. Lines longer
         than `batches.max_source_tokens` are truncated or split, see `batches.overlong`, and counted in a warning at the
         end. `advance` is called with the number of lines that have just been translated, in the order of the batches.
-        Either all requests have a target or none.
+        Either all requests have a target or none. `config` is by default `self.search`, the model's own.
 
         Raises UserError if a target exceeds the model's positions or the options contradict the model, and RunError if
         the model gives no finite probabilities.
@@ -306,15 +316,15 @@ class Translator:
         that skips none. Messages number the lines from `first_line`.
         `warns_of_outputs` is whether a warning counts translations that are cut or repetitive, which they also say.
         """
-        config, batches = config or SearchConfig(), batches or StreamConfig()
+        config, batches = config or self.search, batches or StreamConfig()
         self._check(config)
         limit = SourceLimit.of(batches, self.model.longest_sequence, pass_through=not config.attends)
         max_tokens = self.sizes(batches).max_tokens
         cases = (str, str.lower, str.capitalize, str.upper) if config.ignore_case else (str,)
         banned = self._encoder.banned(list(dict.fromkeys(case(word) for word in config.ban for case in cases)))
-        allows_unknown = config.allow_unknown
-        if allows_unknown is None:
-            allows_unknown = config.copy_unknown or self._family_allows_unknown
+        allows_unknown = config.copy_unknown or config.allow_unknown
+        if allows_unknown is None:  # by default, only models of segmented text may write it
+            allows_unknown = self.target.kind not in LEARNED_KINDS
         if not allows_unknown:
             banned = (*banned, (UNK,))
         if not config.attends and not config.sampling and config.diverse_groups == 1:

@@ -1,6 +1,6 @@
 """The parameters of a model by name, without torch: their shapes, and checks of the arrays of a checkpoint."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,15 @@ def _transformer_shapes(
     if config.norm == "pre":
         yield from norm("encoder_norm")
         yield from norm("decoder_norm")
+
+
+def means(weight: NDArray[np.float32], rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """Compute the mean of each group of `rows` of a weight (W, …)."""
+    result = weight[[group[0] for group in rows]]
+    for number, group in enumerate(rows):
+        if len(group) > 1:
+            result[number] = weight[list(group)].mean(axis=0, dtype=np.float64)
+    return result
 
 
 def is_factor(name: str, shape: tuple[int, ...]) -> bool:

@@ -18,7 +18,6 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from nmtkit.console.log import logger
-from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.files import Downloads, read_file, uploaded_file
@@ -60,12 +59,11 @@ class Service:
     def __init__(
         self,
         batcher: DynamicBatcher,
-        search: SearchConfig,
         models: Sequence[Model],
         config: ServeConfig,
         metrics: Metrics,
     ) -> None:
-        self._batcher, self._search = batcher, search
+        self._batcher = batcher
         self._config, self._metrics = config, metrics
         self.use(models)
         self._page, self._openapi = PAGE.read_bytes(), OPENAPI.read_bytes()
@@ -145,7 +143,7 @@ class Service:
             values = await asyncio.to_thread(json_object, body)
             model = choose(self._models, values)
             source = model.languages[0]
-            asked = await asyncio.to_thread(read_request, values, self._config, self._search.beam, source)
+            asked = await asyncio.to_thread(read_request, values, self._config, model.search.beam, source)
             translations = await self._translated(asked, model, request)
             return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, model.source)))
 
@@ -188,7 +186,7 @@ class Service:
     async def _translated(self, asked: AnyRequest | Documents, model: Model, request: Request) -> list[Translation]:
         """Wait for the translations. Drops the job if the wait is cancelled, for example if the client disconnects."""
         try:
-            job = self._batcher.submit(asked.lines, asked.search(self._search), model.translate)
+            job = self._batcher.submit(asked.lines, asked.search(model.search), model.translate)
         except QueueFull as error:
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "the queue is full: try again later", _RETRY) from error
         result = asyncio.wrap_future(job.result)

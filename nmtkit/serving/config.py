@@ -98,6 +98,6 @@ class ServingOptions(OptionGroups):
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     server: ServeConfig = field(default_factory=ServeConfig)
     requests: RequestConfig = field(default_factory=RequestConfig)  #: only its glossary
-    search: SearchConfig = field(default_factory=SearchConfig)
+    search: SearchConfig = field(default_factory=lambda: SearchConfig(explicit=()))
     batches: StreamConfig = field(default_factory=StreamConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

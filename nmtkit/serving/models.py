@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nmtkit.decoding.config import SearchConfig
 from nmtkit.serving.config import Languages
 from nmtkit.serving.json_fields import bad_request, quoted
 from nmtkit.serving.scheduler import Translate
@@ -18,6 +19,7 @@ class Model:
     source: Tokenizer
     languages: Languages
     identity: dict[str, str] = field(default_factory=dict)
+    search: SearchConfig = field(default_factory=SearchConfig)
 
 
 def choose(models: Sequence[Model], values: dict[str, Any]) -> Model:

@@ -49,7 +49,7 @@ def serve(files: Mapping[Languages | None, Sequence[Path]], options: ServingOpti
         metrics = Metrics()
         # with workers, never stop a search, since they would have to load the model again
         batcher = DynamicBatcher(options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
-        service = Service(batcher, load.search, models, options.server, metrics)
+        service = Service(batcher, models, options.server, metrics)
 
         def reload() -> None:
             notify_reloading()
@@ -72,16 +72,18 @@ def serve(files: Mapping[Languages | None, Sequence[Path]], options: ServingOpti
 
 
 class _Loader:
-    """Loads models and checks that they support the search of the options, which is `search`."""
+    """Loads models and checks that they support the search of the options."""
 
     def __init__(self, options: ServingOptions) -> None:
         self._options, self._request_files = options, RequestFiles(options.requests, options.search.ignore_case)
         self._batches = replace(options.batches, split_sentences=options.batches.split_sentences is not False)
-        self.search = replace(options.search, repetition_guard=options.search.repetition_guard is not False)
 
     def __call__(self, languages: Languages | None, paths: Sequence[Path]) -> Model:
         checkpoints = [load_checkpoint(path) for path in paths]
         translator = Translator.of(checkpoints, self._options.engine, self._options.weights, paths)
+        search = self._options.search.over(translator.search)
+        translator.log_settings(search)
+        search = replace(search, repetition_guard=search.repetition_guard is not False)
 
         def translate(
             lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]
@@ -89,8 +91,9 @@ class _Loader:
             requests = self._request_files.attach([lines])
             return translator.stream_chunks(requests, search, self._batches, advance, warns_of_outputs=False)
 
-        next(translate(["A first one."], replace(self.search, alignment=True), lambda done: None))
-        return Model(translate, translator.source, languages or translator.languages, _identity(paths, checkpoints))
+        next(translate(["A first one."], replace(search, alignment=True), lambda done: None))
+        identity = _identity(paths, checkpoints)
+        return Model(translate, translator.source, languages or translator.languages, identity, search)
 
 
 def _identity(paths: Sequence[Path], checkpoints: Sequence[Checkpoint]) -> dict[str, str]:

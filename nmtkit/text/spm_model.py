@@ -6,7 +6,7 @@ TensorBoard nor SentencePiece requires that version.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -97,11 +97,34 @@ def _normalizes_words_apart(model: bytes) -> bool:
     return _SPACE.encode() not in rules[4 + size :] and not (units & _TRIE_LABEL == ord(" ")).any()
 
 
-def append_user_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
+def mark_unused(model: bytes, dropped: Collection[str]) -> bytes:
+    """Let a serialized model split its `dropped` pieces into others: they stay, since merges pass through them."""
+    unused = b"\x18" + bytes([PieceType.UNUSED])  # the last value of a field counts
+    marked = bytearray()
+    for number, value in _fields(model):
+        is_dropped = number == 1 and str(dict(_fields(value))[1], "utf-8") in dropped
+        marked += _message(number, value + unused if is_dropped else value)
+    return bytes(marked)
+
+
+def append_characters(model: bytes, characters: Iterable[str]) -> bytes:
+    """Append characters that a serialized model lacks as its least probable pieces."""
+    pieces = read_model(model)[1]
+    present, lowest = {piece.text for piece in pieces}, min(piece.score for piece in pieces) - 1
+    for character in characters:
+        if character not in present:
+            model += _message(1, _message(1, character.encode()) + b"\x15" + struct.pack("<f", lowest))
+    return model
+
+
+def append_user_symbols(model: bytes, symbols: Iterable[str], like: str = "") -> bytes:
     """Append user-defined pieces, which are never split, to a serialized model, with the next ids and a score of 0.
 
-    This works because fields of a protocol buffer can have any order.
+    Symbols become split symbols if `like` is one. This works because fields of a protocol buffer can have any order.
     """
+    extensions = {number for number, value in _fields(model) if number >= _SPLIT_SYMBOL and value == like.encode()}
+    if extensions:
+        return model + b"".join(_message(number, symbol.encode()) for number in extensions for symbol in symbols)
     for symbol in symbols:
         piece = _message(1, symbol.encode()) + b"\x18" + bytes([PieceType.USER_DEFINED])  # field 3 is the type
         model += _message(1, piece)

@@ -69,6 +69,16 @@ def pieces_with(text: str, vocab: Vocabulary) -> list[int]:
     return [number for number, piece in pieces if text in piece and not _BYTE_PIECE.fullmatch(piece)]
 
 
+def is_byte_piece(piece: str) -> bool:
+    """Whether a piece spells a byte, such as `<0xE3>`."""
+    return bool(_BYTE_PIECE.fullmatch(piece))
+
+
+def is_character_piece(piece: str) -> bool:
+    """Whether a piece spells a character or a byte, also at the beginning of a word."""
+    return len(piece.removeprefix(_SPACE)) <= 1 or is_byte_piece(piece)
+
+
 def symbol_fault(symbol: str) -> str:
     """Explain why a text cannot be a symbol; empty if it can."""
     if not symbol or " " in symbol or not symbol.isprintable():
@@ -102,7 +112,8 @@ class SentencePieceTokenizer:
         self._processor = _load_processor(model)
         self._keeps_invisible = keeps_invisible(model)
         size, unknown = self._processor.get_piece_size(), self._processor.unk_id()
-        model_ids = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
+        is_control, is_unused = self._processor.is_control, self._processor.is_unused
+        model_ids = [i for i in range(size) if not (is_control(i) or i == unknown or is_unused(i))]
         pieces = [self._processor.id_to_piece(i) for i in model_ids]
         for name in SPECIALS:
             if name in pieces:

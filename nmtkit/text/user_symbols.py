@@ -26,8 +26,10 @@ def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
         seen.add(symbol)
 
 
-def add_symbols(tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
-    """Add symbols to the tokenizers of both sides, at the end of each vocabulary.
+def add_symbols(
+    tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str], like: str = ""
+) -> tuple[Tokenizer, Tokenizer]:
+    """Add symbols to the tokenizers of both sides, at the end of each vocabulary, that split text as `like` does.
 
     Vocabularies and tokenizers that both sides share stay shared. Raises UserError if a symbol is invalid, given twice
     or already a piece.
@@ -35,12 +37,12 @@ def add_symbols(tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str])
     check_symbols(symbols)
     source, target = tokenizers
     vocabulary = _grow(source.vocab, symbols)
-    new_source = _with_symbols(source, vocabulary, symbols)
+    new_source = _with_symbols(source, vocabulary, symbols, like)
     if target is source:
         return new_source, new_source
     if not shares_vocabulary(source, target):
         vocabulary = _grow(target.vocab, symbols)
-    return new_source, _with_symbols(target, vocabulary, symbols)
+    return new_source, _with_symbols(target, vocabulary, symbols, like)
 
 
 def _grow(vocabulary: Vocabulary, symbols: Sequence[str]) -> Vocabulary:
@@ -48,14 +50,14 @@ def _grow(vocabulary: Vocabulary, symbols: Sequence[str]) -> Vocabulary:
     return Vocabulary([*vocabulary.pieces, *symbols])
 
 
-def _with_symbols(tokenizer: Tokenizer, vocabulary: Vocabulary, symbols: Sequence[str]) -> Tokenizer:
+def _with_symbols(tokenizer: Tokenizer, vocabulary: Vocabulary, symbols: Sequence[str], like: str) -> Tokenizer:
     model = tokenizer.model
     if tokenizer.kind in SENTENCEPIECE_KINDS:
         try:
             _refuse_present(symbols, [piece.text for piece in read_model(model)[1]])
         except ValueError as error:
             raise UserError(f"--user-symbol: {error}") from error
-        model = append_user_symbols(model, symbols)
+        model = append_user_symbols(model, symbols, like)
     elif tokenizer.kind == MOSES_BPE:
         settings = MosesBpe.from_bytes(model)
         model = replace(settings, symbols=(*settings.symbols, *symbols)).to_bytes()

@@ -20,15 +20,19 @@ from nmtkit.checkpoint import (
     read_progress,
 )
 from nmtkit.config import flag
-from nmtkit.console.log import Progress
+from nmtkit.console.log import Progress, logger
 from nmtkit.errors import UserError
 from nmtkit.model.config import model_differences
 from nmtkit.model.parameters import check_finite
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.storage.run_files import list_checkpoints
+from nmtkit.text.changed_vocabularies import trimmed
+from nmtkit.text.input_stream import chunks
+from nmtkit.text.reading import read_lines
 from nmtkit.text.tokenizer import tokenizer_differences
 from nmtkit.wording import counted
 
+_LINES = 10_000  # of a text to encode at a time
 _MAX_ATTEMPTS = 5  # a training run may delete checkpoints while they are read
 
 
@@ -166,6 +170,16 @@ def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpo
     return dataclasses.replace(
         mean, weights=means, progress={"averaged": relative_names(paths)}, optimizer=None, ema=None
     )
+
+
+def trim_vocabulary(checkpoint: Checkpoint, paths: Sequence[Path]) -> Checkpoint:
+    """Keep only the pieces that the texts in files use, see `trimmed`. Raises UserError if a file cannot be read."""
+    texts = (chunk for path in paths for chunk in chunks(read_lines(path), _LINES))
+    result = checkpoint.with_vocabularies(trimmed((checkpoint.source, checkpoint.target), texts))
+    for side in ("source", "target"):
+        sizes = (len(getattr(each, side).vocab) for each in (result, checkpoint))
+        logger.info("kept %d of %d pieces of the %s vocabulary", *sizes, side)
+    return result
 
 
 def relative_names(paths: Sequence[Path]) -> list[str]:

@@ -58,6 +58,7 @@ class Learner:
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
         ema = options.optimizer.ema
         self.average = MovingAverage(self.model, ema) if ema else None
+        self.search: dict[str, Any] = {}  #: of the checkpoint that the weights began with
 
     def step(self, update: int, learning_rate: float) -> Tensor:
         """Take one optimizer step; return the gradient norm, a scalar on the device.
@@ -86,6 +87,7 @@ class Learner:
             source=self.dataset.source,
             target=self.dataset.target,
             progress=progress,
+            search=self.search,
             optimizer=as_arrays(optimizer),
             ema=as_arrays(self.average.averages) if self.average else None,
             lora=self.lora,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, Weights, metric_setting
+from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, Weights, metric_setting, read_search
 from nmtkit.config import flag
 from nmtkit.console.log import logger
 from nmtkit.data.batching import ORDER_VERSION
@@ -78,9 +78,11 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
         if given is None:
             return _Start()
         weights = initial_weights(given, learner.model, data.first)
+        learner.search = read_search(given)
         logger.info("initial weights: %s", given)
         return _Start(weights, averages=as_tensors(weights))
     check_fit(checkpoint, config, data, options)
+    learner.search = checkpoint.search
     state = resumed_state(checkpoint, data.first.checksums(VALIDATION), metric, options)
     if state.best is None:
         save_dir.forget_validations()

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from commands import Run
 from foreign_models import FsmtModel
 from marian_models import MarianModel
 
-from nmtkit.checkpoint import load_checkpoint, read_progress
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, read_progress, save_checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.importers import find_importer
 from nmtkit.conversion.marian import from_marian
 from nmtkit.conversion.safetensors import to_safetensors
 from nmtkit.errors import UserError
+from nmtkit.text.changed_vocabularies import with_symbol
 
 pytest.importorskip("transformers")
 pytest.importorskip("sacremoses")
@@ -116,3 +118,40 @@ def test_the_name_of_an_id_without_a_piece_is_not_a_piece_of_the_model(tmp_path:
     path.write_text(json.dumps(ids), encoding="utf-8")
     pieces = from_marian(marian.folder, ImportConfig()).target.vocab.pieces
     assert {f"<unused{number}>", f"<unused_{number}>"} <= set(pieces)
+
+
+def test_a_new_language_and_its_characters_are_added_to_a_model_and_trained(
+    run_here: Run, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    given = make_checkpoint(seed=3, share_embeddings="all")
+    tagged = given.with_vocabularies(with_symbol((given.source, given.target), "<2de>", "▁the"))
+    save_checkpoint(tmp_path / "a.pt", tagged)
+    text = tmp_path / "train.am"
+    text.write_text("ጽሑፍ\n" * 40, encoding="utf-8")
+    (tmp_path / "train.en").write_text("<2am> the dog\n" * 40)
+    for split in ("am", "en"):
+        shutil.copy(tmp_path / f"train.{split}", tmp_path / f"valid.{split}")
+    grow = ("--add-language", "<2am>", "--like", "<2de>", "--add-characters", text)
+    done = run_here("nmt-import", tmp_path / "a.pt", "--output", tmp_path / "b.pt", *grow)
+    assert done.returncode == 0, done.stderr
+    grown, old = load_checkpoint(tmp_path / "b.pt"), tagged.target.vocab
+    assert grown.joined
+    assert grown.target.vocab.pieces[len(old) :] == [*sorted("ጽሑፍ"), "<2am>"]
+    rows = grown.weights["target_embedding.weight"]
+    assert (rows[-1] == tagged.weights["target_embedding.weight"][-1]).all()
+    files = ("--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid", "--destdir", tmp_path / "data")
+    prepared = run_here(
+        "nmt-preprocess", "-s", "en", "-t", "am", *files, "--vocab-from", tmp_path / "b.pt", "--workers", 1
+    )
+    assert prepared.returncode == 0, prepared.stderr
+    sizes = ("--encoder-layers", 1, "--decoder-layers", 2, "--d-model", 16, "--d-ff", 32, "--heads", 2)
+    for rank in ((), ("--lora-rank", 2)):
+        run = ("--init-from", tmp_path / "b.pt", "--save-dir", tmp_path / f"run{len(rank)}", "--max-updates", 1, *rank)
+        done = run_here("nmt-train", tmp_path / "data", *sizes, *run, "--max-tokens", 200, "--device", "cpu")
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_new_language_needs_a_similar_one_of_the_model(run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    for options, said in ((("<2am>",), b"needs --like"), (("<2am>", "--like", "<2de>"), b"'<2de>': not a piece")):
+        done = run_here("nmt-import", tiny_checkpoint, "--output", tmp_path / "b.pt", "--add-language", *options)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr

@@ -357,7 +357,7 @@ def test_the_command_imports_a_checkpoint_with_dictionaries_from_elsewhere(run_h
     done = run_here(*command, "--dict", *dictionaries)
     assert done.returncode == 0, done.stderr
     adopted = load_checkpoint(tmp_path / "adopted.pt")
-    assert (adopted.source.kind, adopted.allows_unknown) == ("moses-bpe", False)
+    assert (adopted.source.kind, adopted.search["allow_unknown"]) == ("moses-bpe", False)
     settings = json.dumps({"dict": [str(name) for name in dictionaries]})
     (tmp_path / "options.json").write_text(settings)
     assert run_here(*command, "--config", tmp_path / "options.json").returncode == 0

@@ -211,7 +211,7 @@ def test_the_command_names_the_format_and_the_next_command(run_here: Run, tmp_pa
     assert search.encode() in done.stderr
     checkpoint = load_checkpoint(tmp_path / "a.pt")
     assert (checkpoint.source_language, checkpoint.target_language) == ("en", "nds")
-    assert checkpoint.allows_unknown
+    assert checkpoint.search["allow_unknown"]
     translated = run_here("nmt-generate", "--checkpoint", tmp_path / "a.pt", "--device", "cpu", input=b"the dog runs\n")
     assert (translated.returncode, translated.stdout.count(b"\n")) == (0, 1)
     exported = run_here("nmt-export", tmp_path / "a.pt", "--to", "huggingface", "--output", tmp_path / "again")

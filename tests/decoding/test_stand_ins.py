@@ -124,10 +124,10 @@ def test_repeated_stand_ins_and_their_endings_are_dropped() -> None:
 @pytest.mark.parametrize("rule", [True, False, None])
 def test_a_checkpoint_stores_whether_outputs_may_be_unknown(rule: bool | None, tmp_path: Path) -> None:
     checkpoint = make_checkpoint(make_tokenizer())
-    checkpoint.allows_unknown = rule
+    checkpoint.search = {} if rule is None else {"allow_unknown": rule}
     save_checkpoint(tmp_path / "a.pt", checkpoint)
     loaded = load_checkpoint(tmp_path / "a.pt")
-    assert loaded.allows_unknown is rule
+    assert loaded.search.get("allow_unknown") is rule
     translator = Translator.of([loaded], EngineConfig(device="cpu"))
     (plain,) = translator.translate(["the ★"], beam=2, max_len_b=8)
     (allowed,) = translator.translate(["the ★"], beam=2, max_len_b=8, allow_unknown=True)

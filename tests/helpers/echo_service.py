@@ -47,6 +47,6 @@ def echo_service(
     batcher = DynamicBatcher(1000, metrics)
     try:
         models = [Model(repeat, tokenizer, pair) for pair in pairs]
-        yield Service(batcher, SearchConfig(), models, config, metrics), metrics
+        yield Service(batcher, models, config, metrics), metrics
     finally:
         batcher.close()

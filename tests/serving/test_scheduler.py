@@ -336,7 +336,7 @@ def ask(
     """Send a request to an application with two slots."""
     monkeypatch.setattr(app_module, "MAX_REQUESTS", 2)
     config = ServeConfig(max_queue=1000)
-    app = Service(batcher, SearchConfig(), [Model(search, tokenizer, ("en", "de"))], config, metrics).app()
+    app = Service(batcher, [Model(search, tokenizer, ("en", "de"))], config, metrics).app()
 
     def send(*messages: Any, then: Awaitables = never, **request: Any) -> Answer:
         async def run() -> Answer:

@@ -354,3 +354,19 @@ def test_user_errors_give_one_line_and_no_file(arguments: list[Any], message: st
     assert message in done.stderr.decode()
     assert done.stderr.count(b"\n") == 1
     assert not list(folder.glob("*out.pt*"))
+
+
+def test_a_trimmed_average_translates_its_text_as_before(folder: Path, run_here: Run, tmp_path: Path) -> None:
+    lines = ["the dog runs", "die katze läuft über die straße"]
+    best, small = folder / "checkpoint_best.pt", tmp_path / "small.pt"
+    options = {"device": "cpu", "precision": "fp32"}
+    before = Translator.from_checkpoint(best, **options).translate(lines, beam=1, max_len_b=3)  # type: ignore[arg-type]
+    (tmp_path / "text").write_text("\n".join([*lines, *before]))
+    done = run_here("nmt-average", best, "--output", small, "--trim-vocabulary", tmp_path / "text")
+    assert done.returncode == 0, done.stderr
+    old, new = load_checkpoint(best), load_checkpoint(small)
+    assert f"kept {len(new.source.vocab)} of {len(old.source.vocab)} pieces of the source vo".encode() in done.stderr
+    used = new.target.vocab.to_ids(old.target.vocab.pieces)
+    assert len(new.source.vocab) < len(old.source.vocab)
+    assert used.count(1) == len(old.target.vocab) - len(new.target.vocab) + 4  # the names of special ids are no pieces
+    assert Translator.from_checkpoint(small, **options).translate(lines, beam=1, max_len_b=3)  # type: ignore[arg-type]

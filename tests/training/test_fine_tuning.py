@@ -33,7 +33,10 @@ def last(folder: Path) -> Checkpoint:
 # --init-from
 
 
-def test_a_run_initialized_from_a_checkpoint_takes_only_its_weights(train: Train, parent: Path, tmp_path: Path) -> None:
+def test_a_run_initialized_from_a_checkpoint_takes_its_weights_and_search_settings_alone(
+    train: Train, parent: Path, tmp_path: Path
+) -> None:
+    save_checkpoint(parent, replace(load_checkpoint(parent), search={"beam": 2}))
     tiny_steps = ("--lr-scale", 1e-9, "--dropout", 0.4)
     result = train(tmp_path / "run", "--max-updates", 1, "--init-from", parent, *tiny_steps)
     assert f"initial weights: {parent}" in result.stderr.decode()
@@ -44,6 +47,8 @@ def test_a_run_initialized_from_a_checkpoint_takes_only_its_weights(train: Train
     assert checkpoint.optimizer is not None
     assert {float(t) for name, t in checkpoint.optimizer.items() if name.startswith("step.")} == {1.0}
     assert checkpoint.model_config.to_dict()["dropout"] == 0.4
+    train(tmp_path / "run", "--max-updates", 2, "--init-from", parent, *tiny_steps)  # resumes
+    assert [each.search for each in (checkpoint, last(tmp_path / "run"))] == [{"beam": 2}] * 2
 
 
 PLAIN = (
