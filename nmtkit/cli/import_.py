@@ -34,9 +34,10 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     nmt-import opus-mt-en-de --output opus.pt
     nmt-import wmt19/model.pt --dict dict.en.txt dict.de.txt -s en -t de --output wmt19.pt
 
-    MODEL is a folder of Hugging Face transformers (a Marian model, such as OPUS-MT, or FSMT), a folder of CTranslate2
-    or Eole, or a file of fairseq or OpenNMT-py. The checkpoint contains the tokenizers: it translates raw text and can
-    be fine-tuned. No code in MODEL is executed. Models that nmtkit cannot reproduce are rejected.
+    MODEL is a folder of Hugging Face transformers (a Marian model, such as OPUS-MT, FSMT, NLLB-200, M2M-100 or
+    mBART-50), a folder of CTranslate2 or Eole, or a file of fairseq or OpenNMT-py. The checkpoint contains the
+    tokenizers: it translates raw text and can be fine-tuned. No code in MODEL is executed. Models that nmtkit cannot
+    reproduce are rejected.
     """
     configure(log)
 

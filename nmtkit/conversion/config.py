@@ -65,8 +65,8 @@ class ImportConfig(Config):
     spm_model: tuple[Path, ...] = option(
         (),
         metavar="FILE",
-        help="fairseq, CTranslate2, OpenNMT-py, Eole: SentencePiece model of both languages. Repeat for separate "
-        "models, source first.",
+        help="fairseq, CTranslate2, OpenNMT-py, Eole, NLLB, mBART: SentencePiece model of both languages. Repeat for "
+        "separate models, source first.",
     )
 
     def paths(self) -> tuple[Path, ...]:

@@ -17,7 +17,7 @@ _MAX_BYTES = 1 << 28  # bytes of a vocabulary or tokenizer
 # An export replaces a folder only if all its files have such names.
 _EXPORT_FILE = re.compile(
     r"config\.json|model\.(bin|safetensors)|(shared|source|target)_vocabulary\.json|"
-    rf"(generation|tokenizer)_config\.json|(target_)?vocab\.json|(source|target)\.spm|{TOKENIZER_FILE}"
+    rf"(generation|tokenizer)_config\.json|(target_)?vocab\.json|(source|target)\.spm|sentencepiece\.bpe\.model|{TOKENIZER_FILE}"
 )
 
 

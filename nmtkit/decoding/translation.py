@@ -58,6 +58,7 @@ class Translation:
     source_tokens: tuple[str, ...] | None = None  #: with the tag and `</s>`; only with alignments
     source_ids: tuple[int, ...] = ()  #: of the tokens that the model was given, without `</s>`
     tag_tokens: int = 0  #: of a tag, at the beginning of `source_tokens`
+    target_start: tuple[int, ...] = ()  #: ids that the decoder was given before the translation
 
     @property
     def text(self) -> str:
@@ -116,7 +117,8 @@ def translation_of(
     blank = Candidate("".join(sentence.frame), alignment=() if config.alignment else None, segment=segment)
     tokens = (*source.vocab.to_pieces([*sentence.tag, *sentence.ids]), SPECIALS[EOS]) if config.alignment else None
     given = tuple(id for task in sentence.tasks for id in task.source[:-1])
-    return Translation(sentence.text, candidates or (blank,), tokens, given, len(sentence.tag))
+    start = sentence.tasks[0].start if sentence.tasks else ()
+    return Translation(sentence.text, candidates or (blank,), tokens, given, len(sentence.tag), start)
 
 
 def _doubts(
