@@ -35,6 +35,7 @@ def model(
     d_k: int,
     d_v: int,
     pre_norm: bool,
+    embedding_scale: float,
     activation: str,
     encoder_layers: int,
     decoder_layers: int,

@@ -43,9 +43,10 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     metavar="FORMAT",
     type=Choice((INT8, CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT, SHORTLIST, MARIAN, BERGAMOT)),
     help="int8: checkpoint for translation on CPUs, smaller and faster to load. ctranslate2: folder for CTranslate2. "
-    "huggingface: folder with a Marian model for transformers. marian: folder for Marian. bergamot: folder for Marian "
-    "in a browser. safetensors: folder with model.safetensors and config.json. checkpoint: file without the training "
-    "state. shortlist: file for --shortlist of nmt-generate and nmt-serve, learned from --dataset.",
+    "huggingface: folder for transformers, with a Marian model or an imported NLLB-200, M2M-100 or mBART-50. marian: "
+    "folder for Marian. bergamot: folder for Marian in a browser. safetensors: folder with model.safetensors and "
+    "config.json. checkpoint: file without the training state. shortlist: file for --shortlist of nmt-generate and "
+    "nmt-serve, learned from --dataset.",
 )
 @output_option("PATH", "Folder to create, or file with --to int8, checkpoint and shortlist. It appears when complete.")
 @options(refuse_idle_options, export=ExportConfig, choice=WeightsConfig, log=LogConfig)

@@ -20,11 +20,11 @@ from nmtkit.text.document_formats import REMEDIES, ZIPPED, chosen_format
 from nmtkit.text.input_stream import STANDARD_STREAM
 from nmtkit.text.reading import COMPRESSED, check_readable
 
-_SCORING = ("reference", "target_lang")
 _OF_PLAIN_LINES = ("nbest", "score", "prefix", "constraints", "alignment", "alignment_layer", "attention_html")
 _OF_LINES = (
     *_OF_PLAIN_LINES,
-    *("format", "resume", "shard", "interactive", "sacrebleu", "tokenized_bleu", "reference", "copy_unknown"),
+    *("input_format", "format", "resume", "shard", "interactive"),
+    *("sacrebleu", "tokenized_bleu", "reference", "copy_unknown"),
 )
 
 
@@ -34,7 +34,7 @@ def ignore_excluded_options(values: dict[str, Any]) -> None:
         ignore_from_file(values, ["input"], "dataset")
     if values["input"] is not None:
         ignore_from_file(values, ["dataset"], "input")
-    scores = ("sacrebleu", "tokenized_bleu", *_SCORING)
+    scores = ("sacrebleu", "tokenized_bleu", "reference")
     if _format(values) is not None:
         ignore_from_file(values, (*_OF_LINES, "dataset", "markup"), "document", "input")
     if values["shard"] is not None:
@@ -49,8 +49,9 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     if values["dataset"] is None:
         ignore_or_refuse(values, ("split", "verify"), "without a DATASET", "input")
     if not values["sacrebleu"] and not values["tokenized_bleu"]:
-        unused = _SCORING if _format(values) != "tmx" else ("reference",)
-        ignore_or_refuse(values, unused, "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu")
+        ignore_or_refuse(
+            values, ("reference",), "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu"
+        )
     if values["score"] is None:
         refuse_idle_search_options(values)
     else:
@@ -72,7 +73,7 @@ def _refuse_markup_options(values: dict[str, Any]) -> None:
     """Raise UserError for options that a document or lines with tags do not support."""
     format = _format(values)
     if values["dataset"] is not None:
-        refuse_idle(("document", "markup", "protect"), "with a DATASET, whose text has no tags")
+        refuse_idle(("document", "markup", "protect", "input_format"), "with a DATASET, whose text has no tags")
     if format is not None:
         refuse_idle((*_OF_LINES, "markup"), f"on a document ({format}), only on lines of text")
     elif values["markup"] or values["protect"]:
@@ -99,8 +100,8 @@ def _refuse_search_options(values: dict[str, Any]) -> None:
 
 @command(
     "nmt-generate",
-    common="checkpoint input output format split sacrebleu reference beam length_penalty nbest sampling source_tag "
-    "glossary overlong max_tokens resume device precision threads workers quiet config",
+    common="checkpoint input output format split sacrebleu reference beam length_penalty nbest sampling source_lang "
+    "target_lang source_tag glossary overlong max_tokens resume device precision threads workers quiet config",
 )
 @click.argument("dataset", required=False, type=PathName())
 @checkpoint_option(required=True)

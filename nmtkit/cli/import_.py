@@ -35,9 +35,10 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     nmt-import wmt19/model.pt --dict dict.en.txt dict.de.txt -s en -t de --output wmt19.pt
     nmt-import marian/model.npz --dict vocab.spm vocab.spm -s en -t de --output marian.pt
 
-    MODEL is a folder of Hugging Face transformers (a Marian model, such as OPUS-MT, or FSMT), a folder of CTranslate2
-    or Eole, or a file of fairseq, OpenNMT-py or Marian. The checkpoint contains the tokenizers: it translates raw text
-    and can be fine-tuned. No code in MODEL is executed. Models that nmtkit cannot reproduce are rejected.
+    MODEL is a folder of Hugging Face transformers (a Marian model, such as OPUS-MT, FSMT, NLLB-200, M2M-100 or
+    mBART-50), a folder of CTranslate2 or Eole, or a file of fairseq, OpenNMT-py or Marian. The checkpoint contains the
+    tokenizers: it translates raw text and can be fine-tuned. No code in MODEL is executed. Models that nmtkit cannot
+    reproduce are rejected.
     """
     configure(log)
 
@@ -56,5 +57,6 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     logger.info("wrote %s from %s", output, model)
     if checkpoint.search:
         logger.info("search settings, stored as its defaults: %s", as_flags(checkpoint.search))
-    logger.info("translate with it: nmt-generate %s", as_flags({"checkpoint": output}))
+    languages = {"source_lang": "LANG", "target_lang": "LANG"} if checkpoint.target.language_codes else {}
+    logger.info("translate with it: nmt-generate %s", as_flags({"checkpoint": output, **languages}))
     logger.info("fine-tune it: nmt-train DATASET %s", as_flags({"init_from": output}))

@@ -33,7 +33,7 @@ def refuse_idle_server_options(values: dict[str, Any]) -> None:
 @command(
     "nmt-serve",
     common="checkpoint model port host device precision threads workers beam length_penalty overlong max_tokens "
-    "max_request_chars max_queue cors_origin glossary source_tag access_log quiet config",
+    "max_request_chars max_queue cors_origin glossary source_lang target_lang source_tag access_log quiet config",
 )
 @checkpoint_option(required=False)
 @options_without(

@@ -72,8 +72,8 @@ class ImportConfig(Config):
     spm_model: tuple[Path, ...] = option(
         (),
         metavar="FILE",
-        help="fairseq, CTranslate2, Marian, OpenNMT-py, Eole: SentencePiece model of both languages. Repeat for "
-        "separate models, source first.",
+        help="fairseq, CTranslate2, Marian, OpenNMT-py, Eole, NLLB, mBART: SentencePiece model of both languages. "
+        "Repeat for separate models, source first.",
     )
 
     add_characters: tuple[Path, ...] = option(

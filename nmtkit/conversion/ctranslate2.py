@@ -23,6 +23,7 @@ _KNOWN: Known = {
     **SIZES_AND_DROPOUT,
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal", "learned", "fairseq", "marian")},
     **{"norm": ("post", "pre"), "share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
+    **{"embedding_scale": None, "embedding_norm": (False, True)},
     **{"source_end": (False, True), "attention_window": (None,)},
 }
 
@@ -53,6 +54,7 @@ def to_ctranslate2(
         config.heads,
         pre_norm=config.norm == "pre",
         activation=getattr(Activation, config.activation.upper()),
+        layernorm_embedding=config.embedding_norm,
     )
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = SPECIALS[1:]
     spec.config.decoder_start_token = spec.config.bos_token
@@ -74,6 +76,11 @@ def _fill_transformer(spec: Any, model: Transformer) -> None:
     spec.decoder.projection.bias = _projection_bias(model)
     for side, positions in ((spec.encoder, model.source_positions), (spec.decoder, model.target_positions)):
         side.position_encodings.encodings = _array(_position_table(positions))
+    if model.config.embedding_scale is not None:
+        spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = np.float32(model.config.embedding_scale)
+    if model.config.embedding_norm:
+        _fill_norm(spec.encoder.layernorm_embedding, cast(nn.LayerNorm, model.source_norm))
+        _fill_norm(spec.decoder.layernorm_embedding, cast(nn.LayerNorm, model.target_norm))
     if model.config.norm == "pre":
         _fill_norm(spec.encoder.layer_norm, cast(nn.LayerNorm, model.encoder_norm))
         _fill_norm(spec.decoder.layer_norm, cast(nn.LayerNorm, model.decoder_norm))

@@ -206,9 +206,8 @@ def _convert(
     form = "{stack}.layer_{number}."
     others = weights.take_layers("encoder", config.encoder_layers, form, _ENCODER_LAYER)
     others |= weights.take_layers("decoder", config.decoder_layers, form, _DECODER_LAYER)
-    if config.norm == "pre":
-        for stack in ("encoder", "decoder"):
-            others |= weights.take_linear(f"{stack}_norm", [f"{stack}.layer_norm"])
+    config = replace(config, embedding_norm="encoder.layernorm_embedding.weight" in weights)
+    others |= weights.take_norms(config)
     tables = _take_positions(weights, config.d_model)
     bias = weights.take(_BIAS) if _BIAS in weights else None
     source, target, output = map(weights.take, (_SOURCE, _TARGET, _OUTPUT))

@@ -17,7 +17,7 @@ _MAX_BYTES = 1 << 28  # bytes of a vocabulary or tokenizer
 # An export replaces a folder only if all its files have such names.
 _EXPORT_FILE = re.compile(
     r"config\.json|model\.(bin|npz|safetensors)|(shared|source|target)_vocabulary\.json|"
-    r"(generation|tokenizer)_config\.json|(target_)?vocab\.json|(vocab|source|target)\.(spm|yml)|decoder\.yml|"
+    r"(generation|tokenizer)_config\.json|(target_)?vocab\.json|(vocab|source|target)\.(spm|yml)|decoder\.yml|sentencepiece\.bpe\.model|"
     rf"lex\.bin|index\.html|offline\.js|{TOKENIZER_FILE}"
 )
 

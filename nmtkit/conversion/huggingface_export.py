@@ -1,10 +1,11 @@
 """Export to a Marian model of Hugging Face's transformers, which `nmtkit.conversion.marian` can import.
 
-The ids are in the order of OPUS-MT: EOS is 0, UNK is 1, and `<pad>`, the start token, is last and has the row of BOS.
+The ids are in the order of OPUS-MT: EOS is 0, UNK is 1, and `<pad>`, the start token, is last and has the row of BOS. A
+model with language codes returns to its own family.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint
 from nmtkit.conversion.folder import export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
-from nmtkit.conversion.huggingface_settings import generation_settings
-from nmtkit.conversion.huggingface_tokenizer import ADDED_TOKENS
+from nmtkit.conversion.huggingface_settings import generation_settings, settings_of
+from nmtkit.conversion.huggingface_tokenizer import added_tokens
 from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
 from nmtkit.conversion.marian import (
     EOS_PIECE,
@@ -28,8 +29,9 @@ from nmtkit.conversion.marian import (
     UNK_PIECE,
     VOCABULARY,
 )
+from nmtkit.conversion.multilingual_export import Parts, multilingual_parts
 from nmtkit.conversion.safetensors import serialize_tensors
-from nmtkit.conversion.weights import DECODER_LAYER, ENCODER_LAYER, MASK, alternating, permute_width
+from nmtkit.conversion.weights import MASK, alternating, permute_width, stack_tensors
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.weights import as_tensors
@@ -43,6 +45,8 @@ KNOWN: Known = {
     **{
         "share_embeddings": ("all", "decoder", "none", None),
         "output_bias": (False, True),
+        "embedding_scale": (None, 1.0),
+        "embedding_norm": (False,),
         "source_end": (True,),
         "attention_window": (None,),
     },
@@ -51,22 +55,29 @@ _MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer
 
 
 def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
-    """Write a checkpoint as a folder for `MarianMTModel` and `MarianTokenizer`, atomically.
+    """Write a checkpoint as a folder for transformers, atomically: a Marian model, or one with language codes.
 
     `weights` is as in `WeightsConfig`. Raises UserError if the package safetensors is missing, if the folder exists, or
     if Marian's architecture does not support the model.
     """
-    config = check_known(checkpoint.model_config, KNOWN, "Hugging Face's Marian")
-    _check_tokenizers(checkpoint)
-    checkpoint = with_full_heads(checkpoint.without_training(weights), config)
-    orders = _id_orders(checkpoint)
+    convert = multilingual_parts if checkpoint.target.language_codes else _marian_parts
+    tensors, json_files, files = convert(checkpoint.without_training(weights))
     with export_folder(folder, replace) as staging:
-        (staging / SAFETENSORS_FILE).write_bytes(serialize_tensors(named_tensors(checkpoint, config, orders)))
-        for name, values in _json_files(checkpoint, config, orders).items():
+        (staging / SAFETENSORS_FILE).write_bytes(serialize_tensors(tensors))
+        for name, values in json_files.items():
             text = json.dumps(values, indent=2, ensure_ascii=False)
             (staging / name).write_text(f"{text}\n", encoding="utf-8")
-        (staging / SOURCE_MODEL).write_bytes(checkpoint.source.model)
-        (staging / TARGET_MODEL).write_bytes(checkpoint.target.model)
+        for name, content in files.items():
+            (staging / name).write_bytes(content)
+
+
+def _marian_parts(checkpoint: Checkpoint) -> Parts:
+    config = check_known(checkpoint.model_config, KNOWN, "Hugging Face's Marian")
+    _check_tokenizers(checkpoint)
+    checkpoint = with_full_heads(checkpoint, config)
+    orders = _id_orders(checkpoint)
+    models = {SOURCE_MODEL: checkpoint.source.model, TARGET_MODEL: checkpoint.target.model}
+    return named_tensors(checkpoint, config, orders), _json_files(checkpoint, config, orders), models
 
 
 def _check_tokenizers(checkpoint: Checkpoint) -> None:
@@ -104,19 +115,7 @@ def named_tensors(
         tensors["model.shared.weight"] = embedding
     if "projection.weight" in weights:
         tensors["lm_head.weight"] = weights["projection.weight"][target]
-    tensors |= _layers(weights, "encoder", config.encoder_layers)
-    tensors |= _layers(weights, "decoder", config.decoder_layers)
-    return tensors
-
-
-def _layers(weights: dict[str, Tensor], stack: str, count: int) -> Iterator[tuple[str, Tensor]]:
-    parts = ENCODER_LAYER if stack == "encoder" else DECODER_LAYER
-    for number in range(count):
-        for ours, theirs in parts.items():
-            for part in ("weight", "bias"):
-                chunks = weights[f"{stack}.{number}.{ours}.{part}"].chunk(len(theirs))
-                for module, chunk in zip(theirs, chunks, strict=True):
-                    yield f"model.{stack}.layers.{number}.{module}.{part}", chunk
+    return tensors | {f"model.{name}": tensor for name, tensor in stack_tensors(weights, config)}
 
 
 def _json_files(
@@ -158,28 +157,17 @@ def _added_tokens(checkpoint: Checkpoint, ids: dict[str, int]) -> dict[str, Any]
     symbols = read_split_symbols(checkpoint.source.model)
     if not symbols:
         return {}
-    flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
-    tokens = (*SPECIAL_PIECES, *symbols)
-    listed = {str(ids[token]): {"content": token, **flags, "special": token in SPECIAL_PIECES} for token in tokens}
-    return {ADDED_TOKENS: listed}
+    return added_tokens({token: ids[token] for token in (*SPECIAL_PIECES, *symbols)}, SPECIAL_PIECES)
 
 
 def _config(checkpoint: Checkpoint, config: TransformerConfig) -> dict[str, Any]:
-    values: dict[str, Any] = {"architectures": ["MarianMTModel"], "model_type": "marian", "dtype": "float32"}
-    for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        values |= {f"{stack}_layers": layers, f"{stack}_ffn_dim": config.d_ff, f"{stack}_attention_heads": config.heads}
-    return values | {
-        "d_model": config.d_model,
-        "activation_function": config.activation,
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
-        "scale_embedding": True,
+    return settings_of(config) | {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
         "vocab_size": len(checkpoint.source.vocab) - 1,  # without PAD, since Marian uses one id as PAD and BOS
         "decoder_vocab_size": len(checkpoint.target.vocab) - 1,
         "share_encoder_decoder_embeddings": "source_embedding.weight" not in checkpoint.weights,
         "tie_word_embeddings": "projection.weight" not in checkpoint.weights,
         "max_position_embeddings": _MAX_TOKENS,
         "bos_token_id": None,
-        "is_encoder_decoder": True,
     }

@@ -1,6 +1,7 @@
 """Reads the options of a model and of its generation from the files of Hugging Face's transformers."""
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,11 @@ _SEARCH: dict[str, Callable[[float], Options]] = {
 _OVERRIDES = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
 
 
-def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(folder: Path, defaults: Mapping[str, Any], supported: Collection[str] = ()) -> dict[str, Any]:
     """Read config.json over `defaults`, with the special tokens of generation_config.json if it exists.
 
-    Raises UserError if the two names of an option have different values, or for generation options in either file that
-    nmtkit does not support.
+    The result also has the generation options in `supported`, None if missing. Raises UserError if the two names of an
+    option have different values, or for generation options in either file that nmtkit does not support.
     """
     config = _without_aliases(read_object(folder / CONFIG))
     settings = {**defaults, **config}
@@ -63,7 +64,9 @@ def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
         if chosen not in (None, settings[name]):
             raise UserError(f"{name} is {quoted(stated)} in {CONFIG}, but {quoted(chosen)} in {GENERATION_CONFIG}")
     for name, harmless in _WITHOUT_EFFECT.items():
-        if generation.get(name) not in (None, *harmless):
+        if name in supported:
+            settings[name] = _only(generation.get(name))
+        elif generation.get(name) not in (None, *harmless):
             raise UserError(f"{name} is {quoted(generation[name])}, which is not supported")
     if generation.get("forced_eos_token_id") not in (None, generation["eos_token_id"], settings["eos_token_id"]):
         raise UserError("forced_eos_token_id is not eos_token_id, which is not supported")
@@ -122,16 +125,33 @@ def transformer_config(settings: Mapping[str, Any], positions: str) -> Transform
     )
 
 
-def search_options(folder: Path, defaults: Mapping[str, Any]) -> Options:
+def settings_of(config: TransformerConfig) -> dict[str, Any]:
+    """Return the settings that `transformer_config` converts back to the same options."""
+    values: dict[str, Any] = {"dtype": "float32", "is_encoder_decoder": True}
+    for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        values |= {f"{stack}_layers": layers, f"{stack}_ffn_dim": config.d_ff, f"{stack}_attention_heads": config.heads}
+    return values | {
+        "d_model": config.d_model,
+        "activation_function": config.activation,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "scale_embedding": config.embedding_scale is None,
+    }
+
+
+def search_options(folder: Path, defaults: Mapping[str, Any], begun: int = 0) -> Options:
     """Return options of nmt-generate, by name, that search like the folder's generation defaults.
 
-    Reads generation_config.json, or else config.json over `defaults`. Warns about settings that nmt-generate does not
-    support. Raises UserError if the files are damaged.
+    Reads generation_config.json, or else config.json over `defaults`. Lengths there count `begun` forced tokens. Warns
+    about settings that nmt-generate does not support. Raises UserError if the files are damaged.
     """
     with as_user_errors(folder, "a Hugging Face model"):
         stored = _read_generation(folder)
         stored = {**defaults, **read_object(folder / CONFIG)} if stored is None else stored
     generation = _SEARCH_DEFAULTS | {name: value for name, value in stored.items() if value is not None}
+    lengths = [name for name in generation if re.fullmatch("m(ax|in)_(length|new_tokens)", name)]
+    generation |= {name: generation[name] - begun for name in lengths if type(generation[name]) is int}
     options: Options = {}
     lacking = [name for name, harmless in _OTHER_SEARCH.items() if generation.get(name, harmless[0]) not in harmless]
     for name, found in _suggestions(generation):

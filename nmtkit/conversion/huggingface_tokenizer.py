@@ -18,6 +18,7 @@ _FIXED: dict[str, Any] = {
     **{"additional_special_tokens": [], "extra_special_tokens": [], "model_specific_special_tokens": {}},
     "split_special_tokens": False,
 }
+ANY = ...  #: stands for all values of a setting
 _UNSUPPORTED_FLAGS = ("lstrip", "rstrip", "single_word", "special")  # flags of an added token
 
 
@@ -37,6 +38,8 @@ def _check_settings(settings: Mapping[str, Any], fixed: Mapping[str, Any], file:
     fixed = {**_FIXED, **fixed}
     for name, value in settings.items():
         content = value["content"] if isinstance(value, dict) and "content" in value else value
+        if fixed.get(name) is ANY:
+            continue
         if name in fixed:
             if content not in (fixed[name], None) and (content or fixed[name]):
                 raise UserError(f"{file}: {name} is {quoted(content)}, only {fixed[name]!r} is supported")
@@ -44,8 +47,8 @@ def _check_settings(settings: Mapping[str, Any], fixed: Mapping[str, Any], file:
             raise UserError(f"{file}: {name} is {quoted(content)}, which is not supported")
 
 
-def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collection[str]) -> dict[str, int]:
-    """Read the ids of added tokens, by token; they may include `special` ones.
+def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collection[str] | None) -> dict[str, int]:
+    """Read the ids of added tokens, by token; they may include `special` ones, or be any with None.
 
     The tokens are in tokenizer_config.json (`settings`), or else in added_tokens.json and tokenizer.json, as in older
     releases of transformers. Raises UserError for a token with an unsupported flag.
@@ -55,12 +58,22 @@ def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collec
         content = token["content"]
         if added.setdefault(content, number) != number:
             raise UserError(f"added token {quoted(content)}: it has the ids {added[content]} and {number}")
-        for flag in () if content in special else _UNSUPPORTED_FLAGS:
+        for flag in () if special is None or content in special else _UNSUPPORTED_FLAGS:
             if token.get(flag):
                 raise UserError(
                     f"added token {quoted(content)}: {flag} is {quoted(token[flag])}, which is not supported"
                 )
     return added
+
+
+def added_tokens(ids: Mapping[str, int], special: Collection[str]) -> dict[str, Any]:
+    """Return the setting from which `read_added_tokens` reads these ids."""
+    flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+    return {
+        ADDED_TOKENS: {
+            str(number): {"content": token, **flags, "special": token in special} for token, number in ids.items()
+        }
+    }
 
 
 def _added_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nmtkit.checkpoint import Checkpoint, is_export, load_checkpoint, read_progress
 from nmtkit.config import flag
 from nmtkit.console.log import logger
-from nmtkit.conversion import fsmt, marian, opennmt
+from nmtkit.conversion import fsmt, marian, multilingual, opennmt
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
 from nmtkit.conversion.fairseq import from_fairseq
@@ -72,6 +72,13 @@ IMPORTERS = (  # the first that recognizes a path reads it
         marian.from_marian,
         _LANGUAGES,
         lambda path: search_options(path, {}),
+    ),
+    Importer(
+        "a Hugging Face M2M-100, NLLB or mBART model",
+        lambda path: model_type(path) in multilingual.MODEL_TYPES,
+        multilingual.from_multilingual,
+        (*_LANGUAGES, "spm_model"),
+        multilingual.search_defaults,
     ),
     Importer(
         "a Hugging Face FSMT model",
@@ -158,6 +165,8 @@ def find_importer(path: Path, grows: bool = False) -> Importer:
             if other := next((text for types, text in _OTHER_MODELS.items() if kind in types.split()), ""):
                 raise UserError(f"{path} is {other}")
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
+            if kind == "nllb-moe":
+                raise UserError(f"{reason}: a mixture of experts: use a dense model, such as nllb-200-distilled-1.3B")
             advice = f"give {', or '.join(importer.name for importer in IMPORTERS)}"
             if files := [file for file in sorted(path.glob("*.pt")) if not _is_checkpoint(file)]:
                 advice = f"if {files[0]} is a fairseq checkpoint, give that file"

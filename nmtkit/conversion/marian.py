@@ -72,7 +72,7 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
         config = transformer_config(settings, "sinusoidal")
         weights = {name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()}
         tensors = ForeignWeights(weights)
-        embeddings = _take_embeddings(tensors, settings)
+        embeddings = take_embeddings(tensors, settings)
         _drop_positions(tensors, config.d_model)
         others = tensors.take_stacks(config)
         tensors.refuse_rest()
@@ -88,7 +88,7 @@ def _vocabulary_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
     return size, size if is_shared else settings.get("decoder_vocab_size") or size
 
 
-def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
+def take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
     """Take the embeddings and the output matrix. Shared matrices may be stored under any of their names.
 
     With a separate output, transformers 5 stores and uses both embeddings even if config.json says they are shared.
@@ -148,8 +148,8 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
     symbols = _symbols(added)
     if separate and symbols:
         raise UserError(f"added token {quoted(symbols[0])}: not supported with separate vocabularies")
-    ids = _with_added(_read_vocabulary(folder / VOCABULARY), added)
-    target_ids = _with_added(_read_vocabulary(folder / TARGET_VOCABULARY), added) if separate else ids
+    ids = with_added(read_vocabulary(folder / VOCABULARY), added)
+    target_ids = with_added(read_vocabulary(folder / TARGET_VOCABULARY), added) if separate else ids
     source_size, target_size = _vocabulary_sizes(settings)
     if not separate and target_size != source_size:
         raise UserError(f"{CONFIG}: vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
@@ -171,7 +171,7 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
     )
 
 
-def _read_vocabulary(path: Path) -> dict[str, int]:
+def read_vocabulary(path: Path) -> dict[str, int]:
     """Read a vocabulary, piece -> id. Raises UserError unless it has EOS and UNK, and a distinct id for each piece."""
     ids = read_object(path)
     if not all(type(number) is int for number in ids.values()) or len(set(ids.values())) < len(ids):
@@ -207,7 +207,7 @@ def _symbols(added: Mapping[str, int]) -> list[str]:
     return symbols
 
 
-def _with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]:
+def with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]:
     """Add tokens to a vocabulary, piece -> id. Raises UserError if one is a piece with a different id."""
     pieces = {number: piece for piece, number in ids.items()}
     for token, number in added.items():
@@ -221,7 +221,7 @@ def _with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]
 def renumber(
     ids: Mapping[str, int], size: int, start: int | None, pad: int | None
 ) -> tuple[Vocabulary, list[int | None]]:
-    """Convert a vocabulary to nmtkit's ids, with Marian's id for each. Ids without a piece get a name.
+    """Convert a vocabulary to nmtkit's ids, with the foreign id for each. Ids without a piece get a name.
 
     Raises UserError if an id is not below `size`.
     """
@@ -235,4 +235,4 @@ def renumber(
     while any(piece.startswith(f"<{mark}") for piece in ids):
         mark += "_"
     named = [f"<{mark}{number}>" if piece in SPECIALS else piece for number, piece in zip(others, named, strict=True)]
-    return Vocabulary([*SPECIALS, *named]), [None, unk, start, eos, *others]
+    return Vocabulary([*SPECIALS, *named]), [None if pad == start else pad, unk, start, eos, *others]

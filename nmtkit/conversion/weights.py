@@ -1,11 +1,11 @@
 """Converts the weights of a foreign Transformer to a checkpoint.
 
-Formats differ in names, in the order of ids, in the order of the D dimensions, and in the scale of embeddings. An
-importer describes these differences, and this module does the rest.
+Formats differ in names, in the order of ids, and in the order of the D dimensions. An importer describes these
+differences, and this module does the rest.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,6 +45,15 @@ DECODER_LAYER: Parts = {
 
 _D_COLUMNS = ("_embedding.weight", "projection.weight", ".qkv.weight", ".q.weight", ".kv.weight", ".inner.weight")
 _D_ROWS = ("norm.weight", "norm.bias", ".out.weight", ".out.bias", ".outer.weight", ".outer.bias")
+
+
+def stack_norms(config: TransformerConfig) -> dict[str, str]:
+    """Return fairseq's names of the layer norms outside layers, by nmtkit's names."""
+    stacks = {"encoder": "source", "decoder": "target"}
+    found = {f"{stack}_norm": f"{stack}.layer_norm" for stack in stacks if config.norm == "pre"}
+    return found | {
+        f"{side}_norm": f"{stack}.layernorm_embedding" for stack, side in stacks.items() if config.embedding_norm
+    }
 
 
 class ForeignWeights:
@@ -95,12 +104,33 @@ class ForeignWeights:
         form = "{stack}.layers.{number}."
         taken = self.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
         taken |= self.take_layers("decoder", config.decoder_layers, form, DECODER_LAYER)
-        if config.norm == "pre":
-            for stack in ("encoder", "decoder"):
-                if f"{stack}.layer_norm.weight" not in self:
-                    raise UserError(f"pre-norm without a layer norm after the {stack} is not supported")
-                taken |= self.take_linear(f"{stack}_norm", [f"{stack}.layer_norm"])
+        return taken | self.take_norms(config)
+
+    def take_norms(self, config: TransformerConfig) -> dict[str, Tensor]:
+        """Take the layer norms outside layers, stored under fairseq's names."""
+        taken: dict[str, Tensor] = {}
+        for ours, theirs in stack_norms(config).items():
+            if theirs.endswith(".layer_norm") and f"{theirs}.weight" not in self:
+                stack = theirs.partition(".")[0]
+                raise UserError(f"pre-norm without a layer norm after the {stack} is not supported")
+            taken |= self.take_linear(ours, [theirs])
         return taken
+
+
+def stack_tensors(weights: Mapping[str, Tensor], config: TransformerConfig) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights (…) of both stacks under fairseq's names: the inverse of `ForeignWeights.take_stacks`."""
+    parts: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in stack_norms(config).items()}
+    for stack, count, layer in (
+        ("encoder", config.encoder_layers, ENCODER_LAYER),
+        ("decoder", config.decoder_layers, DECODER_LAYER),
+    ):
+        for number in range(count):
+            for ours, theirs in layer.items():
+                parts[f"{stack}.{number}.{ours}"] = tuple(f"{stack}.layers.{number}.{module}" for module in theirs)
+    for ours, theirs in parts.items():
+        for part in ("weight", "bias"):
+            for module, chunk in zip(theirs, weights[f"{ours}.{part}"].chunk(len(theirs)), strict=True):
+                yield f"{module}.{part}", chunk
 
 
 @dataclass(frozen=True)
@@ -141,7 +171,11 @@ def assemble(
     tokenizers = (sides[0].tokenizer, sides[1].tokenizer)
     matrices, sharing = _embedding_weights(embeddings, sides, shares_vocabulary(*tokenizers))
     weights = {**matrices, **others}
-    config = replace(config, share_embeddings=sharing, output_bias="projection_bias" in weights)
+    scale = embeddings.scale
+    if scale is not None and math.isclose(scale, config.input_scale, rel_tol=_FLOAT32_STEP):
+        scale = None
+    bias = "projection_bias" in weights
+    config = replace(config, share_embeddings=sharing, output_bias=bias, embedding_scale=scale)
     checkpoint = Checkpoint(config, {}, *languages, *tokenizers)
     shapes = checkpoint.parameter_shapes()
     arrays = as_arrays(weights)
@@ -173,12 +207,10 @@ def _embedding_weights(given: Embeddings, sides: tuple[Side, Side], joined: bool
 
     Two matrices are shared if all used rows are equal.
     """
-    usual = math.sqrt(given.target.size(-1))
-    factor = 1.0 if given.scale is None else given.scale / usual
-    factor = 1.0 if math.isclose(factor, 1.0, rel_tol=_FLOAT32_STEP) else factor
-    source = _pick(given.source, sides[0], "source embedding") * factor
-    target = _pick(given.target, sides[1], "target embedding") * factor
-    output = _pick(given.output, sides[1], "output matrix")
+    target = _pick(given.target, sides[1], "target embedding")
+    is_tied, is_shared = given.output is given.target, given.source is given.target and sides[0].rows is sides[1].rows
+    source = target if is_shared else _pick(given.source, sides[0], "source embedding")
+    output = target if is_tied else _pick(given.output, sides[1], "output matrix")
     matrices = {"target_embedding.weight": target}
     if given.bias is not None:
         bias = _pick(given.bias.reshape(-1), sides[1], "bias of the output")

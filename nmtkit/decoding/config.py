@@ -180,6 +180,20 @@ class RequestConfig(Config):
         help="Do not search. Print log P(Y|X) of the translations in this file, one per input line. With --format tsv "
         "or jsonl, also print the score of the search.",
     )
+    source_lang: str | None = option(
+        None,
+        short="s",
+        metavar="LANG",
+        unset="the model's",
+        help="Source language of a model with language codes, such as NLLB: a code of the model, or an ISO code.",
+    )
+    target_lang: str | None = option(
+        None,
+        short="t",
+        metavar="LANG",
+        unset="the model's",
+        help="Target language, for models with several. It also selects BLEU's tokenizer.",
+    )
     source_tag: str = option(
         "",
         metavar="TAG",
@@ -189,6 +203,7 @@ class RequestConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_single("--target-lang", self.target_lang or "")
         if self.score is not None and (self.prefix or self.constraints or self.glossary):
             raise UserError("--score does not search: --prefix, --constraints and --glossary have no effect")
 
@@ -336,6 +351,12 @@ class InputConfig(Config):
     heading: ClassVar[str] = "Input (default: stdin)"
 
     input: Path | None = option(None, metavar="FILE", help="File to translate, plain or .gz, .xz, .bz2. -: stdin.")
+    input_format: str = option(
+        "text",
+        choices=("text", "tsv"),
+        help="tsv: each line is a source language, a target language and a text, separated by tabs, for a model with "
+        "language codes.",
+    )
     split: str = option("test", help="Split of DATASET to translate.")
     shard: str | None = option(
         None,
@@ -398,16 +419,6 @@ class EvaluationConfig(Config):
         help="Reference, one line per input line. Default with DATASET: its target side, which SentencePiece has "
         "normalized. For scores to publish, use the raw file.",
     )
-    target_lang: str | None = option(
-        None,
-        metavar="LANG",
-        unset="the model's",
-        help="Language of the reference, which selects BLEU's tokenizer. For models with several target languages.",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_single("--target-lang", self.target_lang or "")
 
     @property
     def is_wanted(self) -> bool:

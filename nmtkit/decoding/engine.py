@@ -38,6 +38,7 @@ class Task:
     constraints: Constraints = NO_CONSTRAINTS
     target: list[int] | None = None  #: ids without EOS
     attends: bool = False  #: the attention is computed also if `SearchConfig.attends` is false
+    start: tuple[int, ...] = ()  #: ids between BOS and the output, as many in each task of a batch
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class SearchBatch:
     def sources(self) -> list[list[int]]:
         """The source of each task."""
         return [task.source for task in self.tasks]
+
+    @property
+    def starts(self) -> list[tuple[int, ...]]:
+        """The start of each task."""
+        return [task.start for task in self.tasks]
 
     @property
     def rules(self) -> list[str]:
@@ -159,7 +165,7 @@ def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) 
     if targets and model.shortlist is not None:
         raise UserError("a given translation may contain any token: score it without a shortlist")
     if targets:
-        found = [[one] for one in score(model, batch.sources, targets, batch.config)]
+        found = [[one] for one in score(model, batch.sources, targets, batch.config, batch.starts)]
     else:
         found = _search(model, batch, text_of)
         if batch.config.repetition_guard and not batch.config.sampling:
@@ -183,9 +189,8 @@ def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) 
         for nbest, is_wanted in zip(found, wanted, strict=True)
     ]
     lacking = [i for i, nbest in enumerate(found) if wanted[i] and any(each.attention is None for each in nbest)]
-    attended = with_attention(
-        model, [batch.tasks[i].source for i in lacking], [found[i] for i in lacking], batch.config.alignment_layer
-    )
+    sources, starts = [batch.sources[i] for i in lacking], [batch.starts[i] for i in lacking]
+    attended = with_attention(model, sources, [found[i] for i in lacking], batch.config.alignment_layer, starts)
     for i, nbest in zip(lacking, attended, strict=True):
         found[i] = nbest
     return found
@@ -210,14 +215,14 @@ def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[
     if (shortlist := model.shortlist) is not None:
         lists = [shortlist.tokens(task.source, task.constraints.tokens) for task in batch.tasks]
         restricted = model.restricted_to(lists)
-        found = search(restricted, src, lengths, batch.config, constraints, batch.banned, text_of, layer)
+        found = search(restricted, src, lengths, batch.config, constraints, batch.banned, text_of, layer, batch.starts)
     elif can_be_fixed(model.device, batch.config, constraints, batch.banned):
         from nmtkit.decoding.fixed_search import fixed_search
         from nmtkit.inference.torch_backend import fixed_model
 
-        found = fixed_search(fixed_model(model), src, lengths, batch.config, batch.banned)
+        found = fixed_search(fixed_model(model), src, lengths, batch.config, batch.banned, batch.starts)
     else:
-        found = search(model, src, lengths, batch.config, constraints, batch.banned, text_of, layer)
+        found = search(model, src, lengths, batch.config, constraints, batch.banned, text_of, layer, batch.starts)
     lost = [number for number, nbest in enumerate(found) if not nbest and constraints[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], constraints=replace(constraints[number], terms=())) for number in lost]

@@ -23,25 +23,33 @@ from torch import Tensor
 from nmtkit.console.log import SECONDS_BETWEEN_LINES, report
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.rules import rules_of
-from nmtkit.decoding.search import Hypothesis, length_limits, length_penalties
+from nmtkit.decoding.search import Hypothesis, length_limits, length_penalties, with_bos
 from nmtkit.inference.arrays import Ints
 from nmtkit.inference.sentence_rows import FILLED
 from nmtkit.inference.torch_inference import FixedModel, TorchState, columns_of
 from nmtkit.inference.torch_top_k import top_k
 from nmtkit.machine.host_copy import HostCopy
-from nmtkit.text.vocabulary import BOS, EOS
+from nmtkit.text.vocabulary import EOS
 
 _EVERY, _LATER = 4, 2  # steps from one copy of `done` to the next, and from a copy to its reading
 
 
 @torch.inference_mode()
 def fixed_search(
-    model: FixedModel, src: Ints, lengths: Ints, config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
+    model: FixedModel,
+    src: Ints,
+    lengths: Ints,
+    config: SearchConfig,
+    banned: Sequence[tuple[int, ...]] = (),
+    starts: Sequence[Sequence[int]] = (),
 ) -> list[list[Hypothesis]]:
     """Search like `search.search`, for src (B, S) with `lengths` (B,) and options that `can_be_fixed` accepts."""
-    beam = _FixedBeam(lengths, config, model, banned)
+    first = with_bos(starts, len(src))
+    beam = _FixedBeam(lengths, config, model, banned, first)
     source = (torch.from_numpy(each).to(model.device) for each in (src, lengths))
     state: TorchState = model.start_fixed(model.encode(*source), len(src), config.beam)
+    for tokens in torch.from_numpy(first[:, :-1].T.repeat(config.beam, 1)).to(model.device):
+        model.best_step(tokens, state, 1, ())
     pending: HostCopy | None = None
     reported = time.monotonic()
     for t in range(beam.most + 1):
@@ -81,12 +89,13 @@ class _FixedBeam:
     """The hypotheses of the sentences still in the batch, in fixed rows."""
 
     def __init__(
-        self, lengths: Ints, config: SearchConfig, model: FixedModel, banned: Sequence[tuple[int, ...]]
+        self, lengths: Ints, config: SearchConfig, model: FixedModel, banned: Sequence[tuple[int, ...]], first: Ints
     ) -> None:
-        B, K, device = len(lengths), config.beam, model.device
-        limit = length_limits(config, lengths, model.longest_sequence)
+        """`first` (B, 1 + n) are BOS and the tokens between it and the outputs."""
+        B, K, device, begun = len(lengths), config.beam, model.device, first.shape[1] - 1
+        limit = length_limits(config, lengths, model.longest_sequence, begun=begun)
         self.least, self.most = int(limit.min()), int(limit.max())
-        penalties = length_penalties(config, self.most + 1)
+        penalties = length_penalties(config, self.most + 1 + begun)[begun:]
         self.penalties: list[float] = penalties.tolist()  # by |Y|
         self.limit = torch.from_numpy(limit).to(device)  # (b,) tokens before EOS
         self.longest_penalty = torch.from_numpy(penalties[limit + 1]).to(device)  # (b,)
@@ -97,7 +106,7 @@ class _FixedBeam:
         numbers: dict[str, Any] = {"device": device, "dtype": torch.float32}
         self.log_probs = torch.full((B, K), -torch.inf, **numbers)  # of open hypotheses, -inf for other slots
         self.log_probs[:, 0] = 0.0
-        self.tokens = torch.full((B * K,), BOS, device=device)  # the next input of the decoder
+        self.tokens = torch.from_numpy(first[:, -1].repeat(K)).to(device)  # the next input of the decoder
         none = torch.zeros(B, dtype=torch.long, device=device)
         self.finished = _Finished(torch.full((B,), -torch.inf, **numbers), none, none, torch.zeros(B, **numbers))
         self.steps: list[_Step] = []

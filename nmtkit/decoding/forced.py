@@ -20,39 +20,52 @@ _POSITIONS = 4096  # of source or target in one batch
 
 
 def score(
-    model: InferenceModel, sources: Sequence[list[int]], targets: Sequence[list[int]], config: SearchConfig
+    model: InferenceModel,
+    sources: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    config: SearchConfig,
+    starts: Sequence[Sequence[int]] = (),
 ) -> list[Hypothesis]:
     """Score a target (ids without EOS) of each source (ids with EOS), as the search scores the same output.
 
-    Token log-probabilities are summed in fp32, one after the other, as in the search.
+    `starts` are fed before the targets, see `search`. Token log-probabilities are summed in fp32, one after the other,
+    as in the search.
     """
-    tgt, lengths = pad([[*ids, EOS] for ids in targets])
-    log_probs = model.score(*pad(sources), tgt, lengths)
+    starts = starts or [()] * len(targets)
+    begun = len(starts[0])
+    tgt, lengths = pad([[*start, *ids, EOS] for start, ids in zip(starts, targets, strict=True)])
+    log_probs = model.score(*pad(sources), tgt, lengths)[:, begun:]
     totals = np.zeros(len(tgt), np.float32)
-    for t in range(tgt.shape[1]):
-        totals = np.where(lengths > t, totals + log_probs[:, t], totals)
+    for t in range(log_probs.shape[1]):
+        totals = np.where(lengths > t + begun, totals + log_probs[:, t], totals)
     scores = totals / length_penalties(config, tgt.shape[1])[lengths]
     scored = zip(targets, scores.tolist(), log_probs.tolist(), strict=True)
     return [Hypothesis(ids, total, each[: len(ids) + 1]) for ids, total, each in scored]
 
 
 def with_attention(
-    model: InferenceModel, sources: Sequence[list[int]], found: list[list[Hypothesis]], layer: int | None
+    model: InferenceModel,
+    sources: Sequence[list[int]],
+    found: list[list[Hypothesis]],
+    layer: int | None,
+    starts: Sequence[Sequence[int]] = (),
 ) -> list[list[Hypothesis]]:
     """Add the attention (T, S) to the hypotheses found for each source (ids with EOS).
 
-    `layer` is the number of a decoder layer, from 1; None for the default of `InferenceModel.alignment_layer`.
+    `starts` are fed before the hypotheses, see `search`. `layer` is the number of a decoder layer, from 1; None for the
+    default of `InferenceModel.alignment_layer`.
     """
-    pairs = [(source, hypothesis) for source, nbest in zip(sources, found, strict=True) for hypothesis in nbest]
-    longest = max((max(len(source), len(hypothesis.ids) + 1) for source, hypothesis in pairs), default=1)
+    of_each = zip(sources, starts or [()] * len(sources), found, strict=True)
+    pairs = [(source, start, hypothesis) for source, start, nbest in of_each for hypothesis in nbest]
+    longest = max((max(len(source), len(hypothesis.ids) + 1) for source, _, hypothesis in pairs), default=1)
     size = max(1, _POSITIONS // longest)
     attended = []
     for start in range(0, len(pairs), size):
         some = pairs[start : start + size]
-        tgt_in, _ = pad([[BOS, *hypothesis.ids] for _, hypothesis in some])
-        weights = model.alignment(*pad([source for source, _ in some]), tgt_in, layer)
-        for (source, hypothesis), padded in zip(some, weights, strict=True):
-            attention = padded[: len(hypothesis.ids) + 1, : len(source)].copy()
+        tgt_in, _ = pad([[BOS, *start, *hypothesis.ids] for _, start, hypothesis in some])
+        weights = model.alignment(*pad([source for source, *_ in some]), tgt_in, layer)
+        for (source, begun, hypothesis), padded in zip(some, weights, strict=True):
+            attention = padded[len(begun) :][: len(hypothesis.ids) + 1, : len(source)].copy()
             attended.append(replace(hypothesis, attention=attention))
     hypotheses = iter(attended)
     return [[next(hypotheses) for _ in nbest] for nbest in found]

@@ -20,7 +20,7 @@ from nmtkit.decoding.config import GenerationOptions, OutputConfig, split_names
 from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
 from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_dataset, shard_of
-from nmtkit.decoding.requests import Request, RequestFiles
+from nmtkit.decoding.requests import Request, RequestFiles, tsv_requests
 from nmtkit.decoding.resume import check_same, find_whole_lines
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.decoding.translation import Translation
@@ -47,14 +47,18 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     """
     request_files = RequestFiles(options.requests, options.search.ignore_case)
     checkpoints = [load_checkpoint(path) for path in paths]
-    translator = Translator.of(checkpoints, options.engine, options.weights, paths)
+    target, has_codes = options.requests.target_lang or "", bool(checkpoints[0].target.language_codes)
+    if target and not (has_codes or options.evaluation.is_wanted or options.document == "tmx"):
+        raise UserError("--target-lang has no effect on this model without --sacrebleu or --tokenized-bleu: omit it")
+    given = (options.requests.source_lang or "", target if has_codes else "")
+    translator = Translator.of(checkpoints, options.engine, options.weights, paths, given)
     options = replace(options, search=options.search.over(translator.search))
     translator.log_settings(options.search)
     tag_ids(options.requests.source_tag, translator.source)
     opened = open_dataset(dataset, checkpoints[0], paths[0], options.reading.verify) if dataset else None
     source = _input(options, opened, translator)
-    languages = (opened or checkpoints[0]).languages
-    target_language = options.evaluation.target_lang or languages[1]
+    languages = opened.languages if opened else translator.languages
+    target_language = target or languages[1]
     references = read_references(options.evaluation, source, translator.target)
     texts, shown = list[str](), list[Translation]()
     observers: list[Observer] = []
@@ -127,6 +131,8 @@ def translate(
         repeated = done - len(last)  # the last lines are translated again, for a comparison
         with _progress(output, _length(source, shard), repeated) as advance:
             lines = source.chunks(shard, buffer, stats)
+            if options.input.input_format == "tsv":
+                lines = tsv_requests(lines, shard.start + 1)
             if isinstance(source, TextInput) and options.markup.markup is None:
                 lines = _warning_of_documents(lines, source.name)
             if output.attention_html is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from unicodedata import category
 
@@ -29,6 +29,8 @@ class Request:
     target: str | None = None  #: a given translation to score instead of a search
     ids: Sequence[int] | None = None  #: the token ids of `text`, if known
     source_tag: str = ""  #: a piece of the source vocabulary
+    source_lang: str = ""  #: for a model with language codes; empty for that of the translator
+    target_lang: str = ""  #: as `source_lang`
     glossary: "Glossary | None" = None  #: adds the target terms of sentences that contain a source term
     segment: Segment | None = None  #: with the tags of `text`, to be placed in the translation
 
@@ -41,6 +43,22 @@ class Request:
         """Raise UserError if `terms` is a single string, whose letters would be taken for terms."""
         if isinstance(self.terms, str):
             raise UserError(f"terms: a list of strings is expected, not {quoted(self.terms)} alone")
+
+
+def tsv_requests(chunks: Iterable[Sequence[str | Request]], first_line: int) -> Iterator[list[Request]]:
+    """Make requests of lines with source language, target language and text. Raises UserError for a malformed line."""
+    numbers = count(first_line)
+    for chunk in chunks:
+        yield [_from_tsv(str(line), next(numbers)) for line in chunk]
+
+
+def _from_tsv(line: str, number: int) -> Request:
+    if not line.strip():
+        return Request("")
+    fields = line.split("\t", 2)
+    if len(fields) < 3:
+        raise UserError(f"line {number}: source language, target language and text are expected, separated by tabs")
+    return Request(fields[2], source_lang=fields[0], target_lang=fields[1])
 
 
 class RequestFiles:

@@ -61,13 +61,15 @@ def search(
     banned: Sequence[tuple[int, ...]] = (),
     text_of: TextOf = tuple,
     attention_layer: int | None = None,
+    starts: Sequence[Sequence[int]] = (),
 ) -> list[list[Hypothesis]]:
     """Search the `nbest` best outputs of each sentence of src (B, S), best first, with different texts unless sampled.
 
     Sentences have `lengths` (B,), including EOS; padding after them is ignored. `constraints` is empty or has one
     entry for each sentence. `banned` sequences of ids are never produced; UNK may be. `text_of` is
     called with the ids of each finished output if `nbest` is more than 1. With an `attention_layer`, the hypotheses
-    have its attention if the model can record it.
+    have its attention if the model can record it. `starts` are fed to the decoder after BOS, as many ids for each
+    sentence: they count for the length penalty, but are neither scored nor part of the outputs.
 
     Without EOS, an output has at most max_len_a · (length - 1) + max_len_b tokens, or as many as its constraints
     require, and never more than `model.longest_sequence`. There are fewer than `nbest` outputs if the limit, the rules
@@ -77,8 +79,11 @@ def search(
     """
     different_texts = config.nbest > 1 and not config.sampling
     finished = _Finished(len(src), config.nbest, text_of if different_texts else None)
-    beam = _Beam(src, lengths, config, model.longest_sequence, constraints, banned, finished)
+    first = with_bos(starts, len(src))
+    beam = _Beam(src, lengths, config, model.longest_sequence, constraints, banned, finished, first)
     state = model.start(model.encode(src, lengths))
+    for tokens in first[:, :-1].T.copy():
+        model.best_step(tokens, state, 1, ())
     if attention_layer is not None:
         beam.histories.attention = model.record_attention(state, attention_layer)
     reported = time.monotonic()
@@ -200,12 +205,13 @@ class _Beam:
         constraints: Sequence[Constraints],
         banned: Sequence[tuple[int, ...]],
         finished: _Finished,
+        first: Ints,
     ) -> None:
-        B = len(src)
+        B, begun = len(src), first.shape[1] - 1
         self.prefix = _prefixes(constraints, B)  # (b, p) required first tokens, then PAD
-        self.limit = length_limits(config, lengths, longest, constraints)  # (b,) tokens before EOS
+        self.limit = length_limits(config, lengths, longest, constraints, begun)  # (b,) tokens before EOS
         most = int(self.limit.max()) + 1
-        self.penalty = length_penalties(config, most)  # lp by |Y|
+        self.penalty = length_penalties(config, most + begun)[begun:]  # lp by |Y| without the start
         self.longest_penalty = self.penalty[self.limit + 1]  # (b,)
         self.token_mask, self.rules = rules_of(config, banned)
         self.strategy = _strategy(config, src, lengths, most, constraints)
@@ -216,7 +222,7 @@ class _Beam:
         self.log_probs = np.full((B, P), -np.inf, np.float32)  # log P of open hypotheses, -inf for empty slots
         self.log_probs[:, list(self.strategy.starts)] = 0.0  # the empty hypothesis, once in each bank
         self.came_from = self.sentences.repeat(P)  # (b · P,) row of each slot's prefix
-        self.last = np.full(B * P, BOS)  # the last token of each slot
+        self.last = first[:, -1].repeat(P)  # the last token of each slot
         self.histories = _Histories(B * P)
         self.finished, self.lengths = finished, lengths.tolist()
         self.score_to_beat = np.full(B, -np.inf, np.float32)  # the last score of the n best, if there are n
@@ -379,14 +385,20 @@ class _Beam:
 _IMPOSSIBLE, _END = np.array(-np.inf, np.float32), np.array(EOS)  # numpy takes arrays in half the time of numbers
 
 
+def with_bos(starts: Sequence[Sequence[int]], sentences: int) -> Ints:
+    """The first tokens of the decoder, (B, 1 + n), for the `starts` of that many sentences; empty for none."""
+    return np.array([[BOS, *start] for start in starts or [()] * sentences])
+
+
 def length_limits(
-    config: SearchConfig, lengths: Ints, longest: int | None, constraints: Sequence[Constraints] = ()
+    config: SearchConfig, lengths: Ints, longest: int | None, constraints: Sequence[Constraints] = (), begun: int = 0
 ) -> Ints:
-    """Return (B,), the most tokens before EOS for sources of `lengths` (B,) with EOS. `longest` limits the model."""
+    """Return (B,), the most tokens before EOS for sources of `lengths` (B,) with EOS. `longest` limits the model, and
+    `begun` is the number of tokens between BOS and the output."""
     limit = (config.max_len_a * (lengths - 1) + config.max_len_b).astype(np.int64)
     if constraints:
         limit = np.maximum(limit, [constraint.required_tokens for constraint in constraints])
-    return limit if longest is None else np.minimum(limit, longest)
+    return limit if longest is None else np.minimum(limit, longest - begun)
 
 
 def length_penalties(config: SearchConfig, most: int) -> Floats:

@@ -20,7 +20,7 @@ from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, contains
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.stand_ins import StandIns
 from nmtkit.errors import UserError
-from nmtkit.text.languages import UNSPACED, short_code
+from nmtkit.text.languages import SEVERAL, UNSPACED, find_code, short_code
 from nmtkit.text.segment import Segment, has_letters
 from nmtkit.text.sentences import has_several_sentences, split_sentences
 from nmtkit.text.tags import count_tag, tag_ids, tags_in_lines
@@ -93,29 +93,39 @@ def _is_attached(text: str) -> bool:
     return regex.match(_ATTACHED, text) is not None
 
 
+def _is_unspaced(language: str) -> bool:
+    """Whether a language has no spaces between words."""
+    return short_code(language) in UNSPACED
+
+
 class SentenceEncoder:
     """Converts requests to sentences. Warns once about each word or term that the target vocabulary cannot spell."""
 
     def __init__(
         self, source: Tokenizer, target: Tokenizer, positions: int | None, languages: tuple[str, str] = ("", "")
     ) -> None:
-        """`positions` is the maximum number of output tokens, without EOS, that the model supports, or None."""
+        """`positions` is the maximum number of output tokens, without EOS, that the model supports, or None.
+
+        `languages` are those of requests that name none.
+        """
         self._source, self._target, self._positions = source, target, positions
         self.languages = languages
         self._unspellable: set[str] = set()
         self._tag_ids = functools.cache(functools.partial(tag_ids, tokenizer=source))
         self._stand_ins = StandIns(source, target)
+        self._code = functools.cache(find_code)
 
     def sentences(self, lines: Sequence[str | Request], limit: SourceLimit, first_line: int) -> list[Sentence]:
         """Encode lines, which are numbered from `first_line` in messages.
 
-        Raises UserError if some lines have a target and others have none, if a target exceeds the positions, or if a
-        tag is not a piece of the vocabulary.
+        Raises UserError if some lines have a target and others have none, if a target exceeds the positions, if a tag
+        is not a piece of the vocabulary, or for an unknown language.
         """
         requests = [Request(line) if isinstance(line, str) else line for line in lines]
         for request in requests:
             if not isinstance(request, Request):
                 raise TypeError(f"a line is a str or a Request, not {type(request).__name__}")
+        requests = [self._with_codes(request, number) for number, request in enumerate(requests, first_line)]
         if len({request.target is None for request in requests}) > 1:
             raise UserError("some lines have a target to score and some have none: separate them into two calls")
         given = requests
@@ -125,7 +135,7 @@ class SentenceEncoder:
         stripped = ([part.strip() for part in parts] if len(parts) > 1 else parts for parts in texts)
         encoded = iter(self._source.encode(list(chain.from_iterable(stripped))))
         sentences = [
-            self._in_parts(request, parts, [next(encoded) for _ in parts], limit)
+            self._in_parts(request, parts, [next(encoded) for _ in parts], limit, number)
             if len(parts) > 1 or (limit.sentences and parts)
             else self._sentence(request, self._source_ids(request, encoded), limit, number)
             for number, (request, parts) in enumerate(zip(requests, texts, strict=True), first_line)
@@ -145,10 +155,31 @@ class SentenceEncoder:
         for word, ids in self._spelled(words, message):
             banned.append(ids)
             attached = without_space(ids, vocab)
-            if attached != ids and (self._is_unspaced or _is_attached(word) or not word[0].isalnum()):
+            if attached != ids and (_is_unspaced(self.languages[1]) or _is_attached(word) or not word[0].isalnum()):
                 banned += [attached] if attached else []
                 banned += [(piece,) for piece in pieces_with(word, vocab)]  # such as ",“" for ","
         return tuple(dict.fromkeys(banned))
+
+    def _with_codes(self, request: Request, line: int) -> Request:
+        """The request with the codes of its languages as `source_tag` and `target_lang`, for a model that has codes.
+
+        A line may begin with its source code instead. Raises UserError for an unknown or missing language.
+        """
+        names = [request.source_lang or self.languages[0], request.target_lang or self.languages[1]]
+        codes = self._source.language_codes, self._target.language_codes
+        if not request.text.strip() or not (codes[1] or request.source_lang or request.target_lang):
+            return request
+        if request.source_tag:
+            names[0] = request.source_tag
+        elif names[0] in ("", SEVERAL) and request.text.lstrip().startswith(tuple(codes[0])):
+            names[0] = ""
+        try:
+            source, target = (
+                name and self._code(name, own) for name, own in zip(names, map(tuple, codes), strict=True)
+            )
+        except UserError as error:
+            raise UserError(f"line {line}: {error}") from None
+        return replace(request, source_tag=source, target_lang=target)
 
     def _parts(self, request: Request, limit: SourceLimit) -> list[str]:
         """Split the text of a request into its lines, or their sentences. Returns an empty list if it has ids."""
@@ -161,12 +192,12 @@ class SentenceEncoder:
         found, at, protected = list[str](), 0, request.segment.protected if request.segment else []
         for line in _LINE.findall(request.text) or [""]:
             inside = [(start - at, end - at) for start, end in protected]
-            found += split_sentences(line, self.languages[0], inside) or [""]
+            found += split_sentences(line, self._language(request), inside) or [""]
             at += len(line)
         return found
 
     def _in_parts(
-        self, request: Request, parts: Sequence[str], encoded: Sequence[list[int]], limit: SourceLimit
+        self, request: Request, parts: Sequence[str], encoded: Sequence[list[int]], limit: SourceLimit, number: int
     ) -> Sentence:
         """Create the sentence of a line whose parts are translated separately and then joined."""
         tag, own_tag = self._tag_ids(request.source_tag), list[int]()
@@ -177,7 +208,7 @@ class SentenceEncoder:
                 frame[-1] += part
                 continue
             before, after = part.split(text)
-            found = self._sentence(replace(request, text=text), [*own_tag, *part_ids], limit, 0)
+            found = self._sentence(replace(request, text=text), [*own_tag, *part_ids], limit, number)
             own_tag = own_tag or part_ids[: found.own_tag]  # the following sentences need it, too
             overlong = found.overlong or overlong
             frame[-1] += before
@@ -195,10 +226,11 @@ class SentenceEncoder:
         limit = limit.without(tag)
         source = [*tag, *ids[: limit.tokens], EOS]
         cut = "cut" if len(ids) > limit.tokens else ""
+        start = tuple(self._target.vocab.to_ids([request.target_lang] if request.target_lang else ()))
         if request.target is not None:
             target = self._target_ids(request.target)
             self._check_target(target, line)
-            tasks = [Task(source, target=target)] if ids or target else []
+            tasks = [Task(source, target=target, start=start)] if ids or target else []
             return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag, overlong=cut)
         constraints, prefix_is_cut = NO_CONSTRAINTS, False
         terms = [*request.terms, *(request.glossary.terms(request.text) if request.glossary else ())]
@@ -207,14 +239,15 @@ class SentenceEncoder:
         if request.prefix or terms:
             prefix = self._target_ids(request.prefix)
             prefix_is_cut = self._positions is not None and len(prefix) > self._positions
-            constraints = Constraints(tuple(prefix[: self._positions]), self._terms(tuple(dict.fromkeys(terms))))
+            required = self._terms(tuple(dict.fromkeys(terms)), request.target_lang or self.languages[1])
+            constraints = Constraints(tuple(prefix[: self._positions]), required)
         if limit.split and cut and constraints is NO_CONSTRAINTS:
             own_tag = own_tag if own_tag < limit.tokens else 0  # else there is no room for text
             surfaces = self._source.surfaces(ids, request.text)
-            pieces = parts(ids[own_tag:], surfaces[own_tag:], limit.tokens - own_tag, self.languages[0])
-            tasks = [Task([*tag, *ids[:own_tag], *part, EOS], attends=attends) for part in pieces]
+            pieces = parts(ids[own_tag:], surfaces[own_tag:], limit.tokens - own_tag, self._language(request))
+            tasks = [Task([*tag, *ids[:own_tag], *part, EOS], attends=attends, start=start) for part in pieces]
             return Sentence(request.text, ids, tasks, tag=tag, own_tag=own_tag, overlong="split", segment=segment)
-        tasks = [Task(source, constraints, attends=attends)] if ids else []
+        tasks = [Task(source, constraints, attends=attends, start=start)] if ids else []
         return Sentence(request.text, ids, tasks, prefix_is_cut, tag, own_tag=own_tag, overlong=cut, segment=segment)
 
     @functools.cached_property
@@ -246,18 +279,17 @@ class SentenceEncoder:
         (ids,) = self._target.encode([text])
         return ids if text.strip() else []
 
-    def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Return the ids of the terms, without a leading space where running text has none."""
+    def _terms(self, terms: Sequence[str], language: str) -> tuple[tuple[int, ...], ...]:
+        """Return the ids of the terms of a language, without a leading space where running text has none."""
         spelled = self._spelled(terms, "ignoring the term %r: the model has no pieces for it")
         return tuple(
-            ((self._is_unspaced or _is_attached(term)) and without_space(ids, self._target.vocab)) or ids
+            ((_is_unspaced(language) or _is_attached(term)) and without_space(ids, self._target.vocab)) or ids
             for term, ids in spelled
         )
 
-    @property
-    def _is_unspaced(self) -> bool:
-        """Whether the target language has no spaces between words."""
-        return short_code(self.languages[1]) in UNSPACED
+    def _language(self, request: Request) -> str:
+        """The source language of a request `_with_codes`."""
+        return request.source_tag if request.source_tag in self._source.language_codes else self.languages[0]
 
     def _spelled(self, words: Sequence[str], warning: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield each word, stripped, and its ids. Words that need an unknown piece are omitted and logged once."""

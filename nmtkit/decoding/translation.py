@@ -59,6 +59,7 @@ class Translation:
     source_tokens: tuple[str, ...] | None = None  #: with the tag and `</s>`; only with alignments
     source_ids: tuple[int, ...] = ()  #: of the tokens that the model was given, without `</s>`
     tag_tokens: int = 0  #: of a tag, at the beginning of `source_tokens`
+    target_start: tuple[int, ...] = ()  #: ids that the decoder was given before the translation
 
     @property
     def text(self) -> str:
@@ -121,7 +122,8 @@ def translation_of(
     tokens = (*source.vocab.to_pieces([*sentence.tag, *sentence.ids]), SPECIALS[EOS]) if config.alignment else None
     given = tuple(id for task in sentence.tasks for id in task.source[:-1])
     text = sentence.text if sentence.line is None else sentence.line
-    return Translation(text, candidates or (blank,), tokens, given, len(sentence.tag))
+    begin = sentence.tasks[0].start if sentence.tasks else ()
+    return Translation(text, candidates or (blank,), tokens, given, len(sentence.tag), begin)
 
 
 def _doubts(

@@ -31,6 +31,7 @@ from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import WeightsConfig
 from nmtkit.text.input_stream import chunks
+from nmtkit.text.languages import find_code
 from nmtkit.text.segment import Segment
 from nmtkit.text.tags import tag_ids
 from nmtkit.text.tokenizer import LEARNED_KINDS, SPACE, Tokenizer
@@ -69,22 +70,30 @@ class Translator:
     ) -> None:
         """`engine` searches with the same model; by default, the model searches in this process.
 
-        `languages` are source and target. If the target is `mul`, a symbol at the beginning of a line is its tag.
-        `search` holds the model's defaults for fields of `SearchConfig`.
+        `languages` are source and target; of a model with language codes, those of requests that name none. If the
+        target is `mul`, a symbol at the beginning of a line is its tag. `search` holds the model's defaults for fields
+        of `SearchConfig`.
         """
         self.model, self.source, self.target, self.languages = model, source, target, languages
         self.search = SearchConfig.from_dict(search or {})
         self._engine = engine or local_engine(model, target.decode)
-        self._encoder = SentenceEncoder(source, target, model.longest_sequence, languages)
+        self._positions = model.longest_sequence and model.longest_sequence - bool(target.language_codes)
+        self._encoder = SentenceEncoder(source, target, self._positions, languages)
 
     @classmethod
     def from_checkpoint(
-        cls, *paths: str | Path, weights: str = "auto", **engine: "Unpack[EngineKeywords]"
+        cls,
+        *paths: str | Path,
+        weights: str = "auto",
+        source_lang: str = "",
+        target_lang: str = "",
+        **engine: "Unpack[EngineKeywords]",
     ) -> "Translator":
         """Load a checkpoint, or several as an ensemble, whose probabilities are averaged.
 
         `weights` selects the trained weights or their moving average, see `WeightsConfig`. `engine` has fields of
-        `EngineConfig`: device, precision, threads, shortlist, workers. Each of several workers imports the calling
+        `EngineConfig`: device, precision, threads, shortlist, workers. A model with language codes, such as NLLB, needs
+        the languages here or in each `Request`. Each of several workers imports the calling
         script, which therefore needs `if __name__ == "__main__":`. Raises UserError if a file is missing or damaged,
         or the device cannot be used.
         """
@@ -92,7 +101,8 @@ class Translator:
             raise TypeError("the path of a checkpoint is expected")
         choice, config = WeightsConfig(weights), EngineConfig(**engine)
         files = [Path(path) for path in paths]
-        return cls.of([load_checkpoint(file) for file in files], config, choice, files)
+        checkpoints = [load_checkpoint(file) for file in files]
+        return cls.of(checkpoints, config, choice, files, (source_lang, target_lang))
 
     @classmethod
     def of(
@@ -101,15 +111,24 @@ class Translator:
         engine: EngineConfig,
         choice: WeightsConfig | None = None,
         paths: Sequence[Path] = (),
+        languages: tuple[str, str] = ("", ""),
     ) -> "Translator":
-        """Create a translator from loaded checkpoints. Workers load them from their `paths`."""
+        """Create a translator from loaded checkpoints. Workers load them from their `paths`.
+
+        `languages` replace those of a model with language codes, if not empty. Raises UserError for an unknown one.
+        """
+        first = checkpoints[0]
+        codes = (first.source.language_codes, first.target.language_codes)
+        source, target = (
+            find_code(name, own) if name else default
+            for name, own, default in zip(languages, codes, first.languages, strict=True)
+        )
         weights = (choice or WeightsConfig()).weights
         model = load(checkpoints, engine, weights)
         workers = None
         if paths and engine.workers > 1:
             workers = Workers(paths, engine, weights, checksums_of(checkpoints, model))
-        first = checkpoints[0]
-        return cls(model, first.source, first.target, workers, first.languages, first.search)
+        return cls(model, first.source, first.target, workers, (source, target), first.search)
 
     def log_settings(self, search: SearchConfig) -> None:
         """Log the options in `search` that are the model's, and not the default of every model."""
@@ -219,9 +238,11 @@ class Translator:
         if best.tokens.count(SPECIALS[EOS]) > 1:
             raise UserError("cannot show the attention of a line that was split: raise --max-source-tokens")
         target = self.target.vocab.to_ids(best.tokens[:-1])
-        encoder, decoder, cross = all_heads(self.model, [*translation.source_ids, EOS], target)
+        start = translation.target_start
+        encoder, decoder, cross = all_heads(self.model, [*translation.source_ids, EOS], [*start, *target])
         source = (*self.source.vocab.to_pieces(translation.source_ids), SPECIALS[EOS])
-        return Attention(translation.source, best.text, source, best.tokens, encoder, decoder, cross)
+        tokens = (*self.target.vocab.to_pieces(start), *best.tokens)
+        return Attention(translation.source, best.text, source, tokens, encoder, decoder, cross)
 
     def stream(
         self,
@@ -330,7 +351,7 @@ class Translator:
         if not config.attends and not config.sampling and config.diverse_groups == 1:
             limit = replace(limit, copies=not allows_unknown)
         make_batch = partial(SearchBatch, config=config, banned=banned)
-        warnings = LineWarnings(limit, self.model.longest_sequence, self._encoder.languages[0])
+        warnings = LineWarnings(limit, self._positions, self._encoder.languages[0])
         for chunk in lines:
             skipped = min(done, len(chunk))
             if skipped < len(chunk):
@@ -339,7 +360,7 @@ class Translator:
                 for sentence in sentences[skipped:]:
                     hypotheses = [next(found) for _ in sentence.tasks]
                     translation = translation_of(
-                        sentence, hypotheses, self.source, self.target, config, self.model.longest_sequence
+                        sentence, hypotheses, self.source, self.target, config, self._positions
                     )
                     best = translation.candidates[0]
                     doubts = (bool(best.cut), bool(best.repetitive)) if warns_of_outputs else (False, False)

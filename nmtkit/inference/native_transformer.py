@@ -37,6 +37,8 @@ _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search kn
     "norm": ("post", "pre"),
     "share_embeddings": (None, "all", "decoder", "none"),
     "output_bias": (False, True),
+    "embedding_scale": _ANY,
+    "embedding_norm": (False, True),
     "source_end": (False, True),
     "attention_window": (None,),
 }
@@ -100,6 +102,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
             config.key_size,
             config.value_size,
             config.norm == "pre",
+            config.input_scale,
             config.activation,
             config.encoder_layers,
             config.decoder_layers,

@@ -56,7 +56,7 @@ class TorchTransformer(TransformerSizes, TorchInference):
     def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
         """Feed tokens (R,), and return the next logits (R, W), see `TorchInference.logits`."""
         model = self.model
-        x = model.inputs(model.target_embedding(tokens), state.positions(state.length, 1))
+        x = model.inputs(model.target_embedding(tokens), state.positions(state.length, 1), model.target_norm)
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
             x = layer_step(layer, x, state, number)
         state.length += 1

@@ -131,6 +131,10 @@ class TransformerConfig(ModelConfig):
         "three.",
     )
     output_bias: bool = option(False, file_only=True, help="Add a learned bias to the logits (not in the paper).")
+    embedding_scale: float | None = option(
+        None, above=0.0, max=1e6, file_only=True, unset="√d_model", help="Factor of embeddings before the first layer."
+    )
+    embedding_norm: bool = option(False, file_only=True, help="Layer norm after the sum of embeddings and positions.")
     source_end: bool = option(True, file_only=True, help="Append </s> to each source. Models of OpenNMT-py do not.")
     attention_window: int | None = option(
         None,
@@ -164,8 +168,8 @@ class TransformerConfig(ModelConfig):
         )
 
     def effective(self) -> dict[str, Any]:
-        """Return the values of `to_dict`, with the resolved widths of heads."""
-        return {**self.to_dict(), "d_k": self.key_size, "d_v": self.value_size}
+        """Return the values of `to_dict`, with the resolved widths of heads and scale of embeddings."""
+        return {**self.to_dict(), "d_k": self.key_size, "d_v": self.value_size, "embedding_scale": self.input_scale}
 
     def ineffective(self) -> dict[str, str]:
         """Return the options that have no effect, each with the option that disables it."""
@@ -187,6 +191,11 @@ class TransformerConfig(ModelConfig):
     def value_size(self) -> int:
         """d_v, the width of one head's values."""
         return self.d_v or self.d_model // self.heads
+
+    @property
+    def input_scale(self) -> float:
+        """The factor of embeddings before the first layer."""
+        return self.embedding_scale or float(self.d_model**0.5)
 
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
         """Count the FLOPs of a forward pass over sentence pairs of these lengths (n,), in tokens with EOS.

@@ -56,9 +56,10 @@ def _transformer_shapes(
             yield from linear(f"{layer}.feed_forward.outer", D, F)
             for sublayer in sublayers:
                 yield from norm(f"{layer}.around_{sublayer}.norm")
-    if config.norm == "pre":
-        yield from norm("encoder_norm")
-        yield from norm("decoder_norm")
+    names = ["encoder_norm", "decoder_norm"] if config.norm == "pre" else []
+    names += ["source_norm", "target_norm"] if config.embedding_norm else []
+    for name in names:
+        yield from norm(name)
 
 
 def means(weight: NDArray[np.float32], rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:

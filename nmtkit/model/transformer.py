@@ -36,7 +36,10 @@ class Transformer(TranslationModel):
 
     config: TransformerConfig
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "embeddings": ("source_embedding", "target_embedding", "source_positions", "target_positions"),
+        "embeddings": (
+            *("source_embedding", "target_embedding", "source_positions", "target_positions"),
+            *("source_norm", "target_norm"),
+        ),
         "encoder": ("encoder", "encoder_norm"),
         "decoder": ("decoder", "decoder_norm"),
         "output": ("projection", "projection_bias"),
@@ -63,9 +66,8 @@ class Transformer(TranslationModel):
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        pre_norm = config.norm == "pre"
-        self.encoder_norm = LayerNorm(config.d_model) if pre_norm else nn.Identity()
-        self.decoder_norm = LayerNorm(config.d_model) if pre_norm else nn.Identity()
+        self.encoder_norm, self.decoder_norm = (_norm(config, config.norm == "pre") for _ in range(2))
+        self.source_norm, self.target_norm = (_norm(config, config.embedding_norm) for _ in range(2))
         self.initialize()
 
     @torch.no_grad()
@@ -111,7 +113,7 @@ class Transformer(TranslationModel):
 
     def _encode(self, embedded: Tensor, lengths: Tensor, positions: Tensor, record: list[Tensor] | None) -> Memory:
         mask = torch.arange(embedded.size(1), device=embedded.device) < lengths.unsqueeze(1)
-        x = self.inputs(embedded, positions)
+        x = self.inputs(embedded, positions, self.source_norm)
         for layer in self.encoder:
             x = self.through(layer, x, mask[:, None, None, :], record)
         return Memory(cast(Tensor, self.encoder_norm(x)), mask)
@@ -138,7 +140,7 @@ class Transformer(TranslationModel):
         record_self: list[Tensor] | None,
         record_cross: list[Tensor] | None,
     ) -> Tensor:
-        x = self.inputs(embedded, positions)
+        x = self.inputs(embedded, positions, self.target_norm)
         for layer in self.decoder:
             x = self.through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
         return cast(Tensor, self.decoder_norm(x))
@@ -157,11 +159,11 @@ class Transformer(TranslationModel):
     def _decode_packed(
         self, embedded: tuple[Tensor, Tensor], positions: tuple[Tensor, Tensor], source: Packing, target: Packing
     ) -> Tensor:
-        memory = self.inputs(embedded[0], positions[0])
+        memory = self.inputs(embedded[0], positions[0], self.source_norm)
         for layer in self.encoder:
             memory = self.through(layer, memory, source)
         memory = self.encoder_norm(memory)
-        x = self.inputs(embedded[1], positions[1])
+        x = self.inputs(embedded[1], positions[1], self.target_norm)
         for layer in self.decoder:
             x = self.through(layer, x, memory, source, None, None, target)
         return cast(Tensor, self.decoder_norm(x))
@@ -180,10 +182,17 @@ class Transformer(TranslationModel):
         """Return the layers of encoder and decoder."""
         return (*self.encoder, *self.decoder)
 
-    def inputs(self, embedded: Tensor, positions: Tensor) -> Tensor:
-        """Compute Dropout(√D · embedding + position) (…, D) from embedded tokens (…, D) (§3.4, §3.5, §5.4)."""
-        scaled = embedded * self.config.d_model**0.5
-        return cast(Tensor, self.dropout(as_activations(scaled + positions)))
+    def inputs(self, embedded: Tensor, positions: Tensor, norm: nn.Module) -> Tensor:
+        """Compute Dropout(√D · embedding + position) (…, D) from embedded tokens (…, D) (§3.4, §3.5, §5.4).
+
+        `norm` is applied before dropout, with the option `embedding_norm`.
+        """
+        scaled = embedded * self.config.input_scale
+        return cast(Tensor, self.dropout(norm(as_activations(scaled + positions))))
+
+
+def _norm(config: TransformerConfig, is_used: bool) -> nn.Module:
+    return LayerNorm(config.d_model) if is_used else nn.Identity()
 
 
 def _positions(config: TransformerConfig) -> nn.Module:

@@ -37,7 +37,7 @@ class DecoderStep {
   void run(const int64_t* tokens, const float* position, const AttentionRecorder& recorder) {
     Workspace& w = workspace_;
     float* x = w.x.data();
-    embed(model_, *model_.target_embedding, tokens + begin_, n_, [&](int) { return position; }, x);
+    embed(model_, *model_.target_embedding, model_.target_norm, tokens + begin_, n_, [&](int) { return position; }, x);
     for (size_t l = 0; l < model_.decoder.size(); ++l) {
       const auto& layer = model_.decoder[l];
       residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention<T>(l, in); });

@@ -61,7 +61,7 @@ class Encoder {
     float* x = w.x.data();
     for (int b = begin_; b < end_; ++b)
       embed(
-          model_, *model_.source_embedding, batch_.tokens.data() + batch_.starts[b], batch_.length(b),
+          model_, *model_.source_embedding, model_.source_norm, batch_.tokens.data() + batch_.starts[b], batch_.length(b),
           [&](int i) { return positions + static_cast<size_t>(i) * model_.d_model; }, x + offset(b) * model_.d_model);
     for (const auto& layer : model_.encoder) {
       residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention(layer.self_attention, in); });

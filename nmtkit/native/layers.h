@@ -53,11 +53,18 @@ struct Workspace {
   }
 };
 
-// x (n, D) = √D · embedding + position(i) of token i.
-template <class Position>
-void embed(const Model& model, const Matrix& table, const int64_t* tokens, int n, Position position, float* x) {
+// Each row of x (n, D), in place.
+inline void normalize_rows(const Model& model, const LayerNorm& norm, float* x, int n) {
   const int D = model.d_model;
-  const float scale = std::sqrt(static_cast<float>(D));
+  for (int i = 0; i < n; ++i) normalize(x + i * D, norm.gain, norm.bias, norm.epsilon, D, x + i * D);
+}
+
+// x (n, D) = √D · embedding + position(i) of token i, normalized with embedding_norm.
+template <class Position>
+void embed(const Model& model, const Matrix& table, const LayerNorm& norm, const int64_t* tokens, int n,
+           Position position, float* x) {
+  const int D = model.d_model;
+  const float scale = model.embedding_scale;
   for (int i = 0; i < n; ++i) {
     float* own = x + i * D;
     const float* at = position(i);
@@ -66,12 +73,7 @@ void embed(const Model& model, const Matrix& table, const int64_t* tokens, int n
       store_n(own + j, fma(set1(scale), load_n(own + j, n), load_n(at + j, n)), n);
     });
   }
-}
-
-// Each row of x (n, D), in place.
-inline void normalize_rows(const Model& model, const LayerNorm& norm, float* x, int n) {
-  const int D = model.d_model;
-  for (int i = 0; i < n; ++i) normalize(x + i * D, norm.gain, norm.bias, norm.epsilon, D, x + i * D);
+  if (model.embedding_norm) normalize_rows(model, norm, x, n);
 }
 
 // x = LayerNorm(x + sublayer(x)) as in the paper, or x + sublayer(LayerNorm(x)) with pre_norm. sublayer(in) writes to

@@ -47,12 +47,14 @@ struct DecoderLayer {
 
 struct Model {
   int d_model, heads, d_k, d_v;
-  bool pre_norm;
+  bool pre_norm, embedding_norm;
+  float embedding_scale;
   Activation activation;
   const Matrix *source_embedding = nullptr, *target_embedding = nullptr;  // (W, D)
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   LayerNorm encoder_norm, decoder_norm;  // with pre_norm only
+  LayerNorm source_norm, target_norm;    // with embedding_norm only
   const Matrix* output;
   const std::shared_ptr<BlockPool> pool = std::make_shared<BlockPool>();
 

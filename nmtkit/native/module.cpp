@@ -95,8 +95,8 @@ PyObject* model(PyObject*, PyObject* args) {
   int pre_norm, encoder_layers, decoder_layers, threads;
   const char *activation, *format;
   PyObject* weights;
-  if (!PyArg_ParseTuple(args, "iiiipsiiO!si", &sizes.d_model, &sizes.heads, &sizes.d_k, &sizes.d_v, &pre_norm,
-                        &activation, &encoder_layers, &decoder_layers, &PyDict_Type, &weights, &format, &threads))
+  if (!PyArg_ParseTuple(args, "iiiipfsiiO!si", &sizes.d_model, &sizes.heads, &sizes.d_k, &sizes.d_v, &pre_norm,
+                        &sizes.embedding_scale, &activation, &encoder_layers, &decoder_layers, &PyDict_Type, &weights, &format, &threads))
     return nullptr;
   std::vector<Array<const float>> read(PyDict_Size(weights));
   std::vector<Array<const int8_t>> integers(read.size());

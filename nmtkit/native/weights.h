@@ -46,6 +46,11 @@ class LoadedModel : public Model {
       encoder_norm = norm("encoder_norm");
       decoder_norm = norm("decoder_norm");
     }
+    embedding_norm = find("source_norm.weight") != nullptr;
+    if (embedding_norm) {
+      source_norm = norm("source_norm");
+      target_norm = norm("target_norm");
+    }
     embeddings();
     pack(threads);
     if (!target_embedding) target_embedding = output;

@@ -124,7 +124,7 @@ class Service:
 
     async def languages(self, request: Request) -> Response:
         """Answer with the languages of the models, in the form of LibreTranslate."""
-        return JSONResponse(languages_answer([model.languages for model in self._models]))
+        return JSONResponse(languages_answer([pair for model in self._models for pair in model.pairs]))
 
     async def openapi(self, request: Request) -> Response:
         """Answer with the OpenAPI description of all endpoints."""
@@ -186,7 +186,7 @@ class Service:
     async def _translated(self, asked: AnyRequest | Documents, model: Model, request: Request) -> list[Translation]:
         """Wait for the translations. Drops the job if the wait is cancelled, for example if the client disconnects."""
         try:
-            job = self._batcher.submit(asked.lines, asked.search(model.search), model.translate)
+            job = self._batcher.submit(model.requests(asked.lines), asked.search(model.search), model.translate)
         except QueueFull as error:
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "the queue is full: try again later", _RETRY) from error
         result = asyncio.wrap_future(job.result)

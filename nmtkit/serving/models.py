@@ -1,13 +1,17 @@
 """The models of the service, of which each request chooses one by its languages."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations
 from typing import Any
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.requests import Request
+from nmtkit.errors import UserError
 from nmtkit.serving.config import Languages
 from nmtkit.serving.json_fields import bad_request, quoted
-from nmtkit.serving.scheduler import Translate
+from nmtkit.serving.scheduler import Line, Translate
+from nmtkit.text.languages import SEVERAL, find_code
 from nmtkit.text.tokenizer import Tokenizer
 
 
@@ -21,19 +25,36 @@ class Model:
     identity: dict[str, str] = field(default_factory=dict)
     search: SearchConfig = field(default_factory=SearchConfig)
 
+    @property
+    def pairs(self) -> Iterable[Languages]:
+        """All pairs of languages that the model translates."""
+        return permutations(self.source.language_codes, 2) if self.source.language_codes else [self.languages]
+
+    def requests(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Lines to translate between the languages of the model, if it has language codes."""
+        if not self.source.language_codes:
+            return lines
+        source, target = self.languages
+        requests = (Request(line) if isinstance(line, str) else line for line in lines)
+        return [replace(request, source_lang=source, target_lang=target) for request in requests]
+
 
 def choose(models: Sequence[Model], values: dict[str, Any]) -> Model:
     """Choose the model for the languages of a request. A language that is missing or null fits all models.
 
-    Raises HTTPException 400 if no model fits, or more than one.
+    A model with language codes gets those of the request, if no other model fits. Raises HTTPException 400 if no model
+    fits, or more than one.
     """
     source, target = (_language(values, name) for name in ("source", "target"))
     wanted = (None if source == "auto" else source, target)
     fitting = [
         model
         for model in models
-        if all(code in (None, own.lower()) for code, own in zip(wanted, model.languages, strict=True))
+        if not model.source.language_codes
+        and all(code in (None, own.lower()) for code, own in zip(wanted, model.languages, strict=True))
     ]
+    if not fitting:
+        fitting = [_between(model, wanted) for model in models if model.source.language_codes]
     if len(fitting) == 1:
         return fitting[0]
     pairs = ", ".join("-".join(model.languages) for model in models)
@@ -43,6 +64,19 @@ def choose(models: Sequence[Model], values: dict[str, Any]) -> Model:
         f"{name} {quoted(code)}" for name, code in (("source", source), ("target", target)) if code is not None
     )
     raise bad_request(f"no model for {given}: the language pairs are {pairs}")
+
+
+def _between(model: Model, wanted: tuple[str | None, str | None]) -> Model:
+    """A model with language codes between `wanted` languages. Raises HTTPException 400 for unknown or missing ones."""
+    try:
+        source, target = (
+            find_code(code or own, model.source.language_codes)
+            for code, own in zip(wanted, model.languages, strict=True)
+        )
+    except UserError as error:
+        missing = SEVERAL in (code or own for code, own in zip(wanted, model.languages, strict=True))
+        raise bad_request("give source and target" if missing else str(error)) from error
+    return replace(model, languages=(source, target))
 
 
 def _language(values: dict[str, Any], name: str) -> str | None:

@@ -80,8 +80,11 @@ class _Loader:
 
     def __call__(self, languages: Languages | None, paths: Sequence[Path]) -> Model:
         checkpoints = [load_checkpoint(path) for path in paths]
-        translator = Translator.of(checkpoints, self._options.engine, self._options.weights, paths)
-        search = self._options.search.over(translator.search)
+        options, codes = self._options, checkpoints[0].source.language_codes
+        given = options.requests.source_lang or "", options.requests.target_lang or ""
+        given = languages if languages and codes else given
+        translator = Translator.of(checkpoints, options.engine, options.weights, paths, given)
+        search = options.search.over(translator.search)
         translator.log_settings(search)
         search = replace(search, repetition_guard=search.repetition_guard is not False)
 
@@ -91,9 +94,12 @@ class _Loader:
             requests = self._request_files.attach([lines])
             return translator.stream_chunks(requests, search, self._batches, advance, warns_of_outputs=False)
 
-        next(translate(["A first one."], replace(search, alignment=True), lambda done: None))
-        identity = _identity(paths, checkpoints)
-        return Model(translate, translator.source, languages or translator.languages, identity, search)
+        if languages is None or codes:
+            languages = translator.languages
+        model = Model(translate, translator.source, languages, _identity(paths, checkpoints), search)
+        first = replace(model, languages=(codes[0], codes[0])) if codes else model
+        next(translate(first.requests(["A first one."]), replace(search, alignment=True), lambda done: None))
+        return model
 
 
 def _identity(paths: Sequence[Path], checkpoints: Sequence[Checkpoint]) -> dict[str, str]:

@@ -106,6 +106,7 @@ class MosesBpeTokenizer:
     """
 
     kind = MOSES_BPE
+    language_codes: Sequence[str] = ()
 
     def __init__(self, vocab: Vocabulary, model: bytes) -> None:
         self.vocab, self.model = vocab, model

@@ -16,6 +16,7 @@ _VARINT_BYTES = 10  # for 64 bits
 _SPACE = "▁"  # spells a space in pieces
 _SPLIT_SYMBOL = 1000  # a field reserved for extensions, which SentencePiece ignores
 _KEEPS_INVISIBLE = 1001  # also an extension field
+_LANGUAGE_CODE = 1002  # also an extension field
 _TRIE_LABEL = 0x800000FF  # bits of a trie unit that give its byte, and whether it is a value
 
 
@@ -140,10 +141,26 @@ def append_split_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
     return model + b"".join(_message(_SPLIT_SYMBOL, symbol.encode()) for symbol in symbols)
 
 
+def append_language_codes(model: bytes, codes: Iterable[str]) -> bytes:
+    """Append codes to a serialized model that begin each text, see `SentencePieceVocabTokenizer.language_codes`."""
+    return model + b"".join(_message(_LANGUAGE_CODE, code.encode()) for code in codes)
+
+
+def read_language_codes(model: bytes) -> list[str]:
+    """Read the codes of `append_language_codes`. Raises ValueError if the model is malformed."""
+    return _symbols(model, _LANGUAGE_CODE)
+
+
 def read_split_symbols(model: bytes) -> list[str]:
     """Read the symbols of `append_split_symbols`. Raises ValueError if the model is malformed."""
+    return _symbols(model, _SPLIT_SYMBOL)
+
+
+def _symbols(model: bytes, field: int) -> list[str]:
+    if _encode_varint(field << 3 | 2) not in model:  # reading all fields takes long
+        return []
     try:
-        return [str(value, "utf-8") for number, value in _fields(model) if number == _SPLIT_SYMBOL]
+        return [str(value, "utf-8") for number, value in _fields(model) if number == field]
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a SentencePiece model ({error})") from error
 

@@ -1,7 +1,7 @@
 """Source tags: pieces such as `<2de>` at the beginning of a source line, from --source-tag or in the line itself."""
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from nmtkit.errors import UserError
 from nmtkit.text.languages import SEVERAL
@@ -44,10 +44,12 @@ def check_tag_apart(tag: str, tokenizer: Tokenizer) -> None:
 def tags_in_lines(tokenizer: Tokenizer, target_language: str) -> frozenset[int]:
     """Return the ids that are tags at the beginning of a line.
 
-    These are the symbols of a multilingual model, and Marian tags such as `>>de<<`. In other models a symbol is text,
-    such as a placeholder for a name.
+    These are language codes, the symbols of a multilingual model, and Marian tags such as `>>de<<`. In other models a
+    symbol is text, such as a placeholder for a name.
     """
-    symbols = tokenizer.symbols() if target_language == SEVERAL else filter(is_marian_tag, tokenizer.vocab.pieces)
+    symbols: Iterable[str] = tokenizer.language_codes
+    if not symbols:
+        symbols = tokenizer.symbols() if target_language == SEVERAL else filter(is_marian_tag, tokenizer.vocab.pieces)
     return frozenset(tokenizer.vocab.to_ids(symbols)) - {UNK}
 
 

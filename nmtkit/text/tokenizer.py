@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from nmtkit.errors import UserError
 from nmtkit.text.invisible import without_invisible
 from nmtkit.text.moses_bpe import FINAL_MARK, INNER_MARK, MOSES_BPE, MosesBpeTokenizer
-from nmtkit.text.spm_model import PieceType, keeps_invisible, read_model, read_split_symbols
+from nmtkit.text.spm_model import PieceType, keeps_invisible, read_language_codes, read_model, read_split_symbols
 from nmtkit.text.vocabulary import SPECIALS, UNK, Vocabulary, symbol_pattern
 from nmtkit.wording import quoted
 
@@ -34,6 +34,7 @@ class Tokenizer(Protocol):
     kind: str
     vocab: Vocabulary
     model: bytes  #: the SentencePiece model file, the settings of moses-bpe, or empty
+    language_codes: Sequence[str]  #: pieces that begin each source, and each output unseen, as in NLLB; empty without
 
     def symbols(self) -> Collection[str]:
         """Return the pieces that are found in text before segmentation, such as tags. If words are pieces, these are
@@ -106,6 +107,7 @@ class SentencePieceTokenizer:
     """
 
     kind = SENTENCEPIECE
+    language_codes: Sequence[str] = ()
 
     def __init__(self, model: bytes) -> None:
         self.model = model
@@ -152,8 +154,8 @@ class SentencePieceVocabTokenizer:
     """Segments raw text by a SentencePiece model, and looks up the pieces in a vocabulary as strings.
 
     Hugging Face's Marian models work in this way: both sides share a vocabulary, and each has a model. Text is first
-    split at the model's split symbols. A tag like `>>de<<` at the beginning of a part is a piece. Pieces that the
-    vocabulary lacks become UNK.
+    split at the model's split symbols and language codes. Without codes, a tag like `>>de<<` at the beginning of a part
+    is a piece. Pieces that the vocabulary lacks become UNK.
     """
 
     kind = SENTENCEPIECE_VOCAB
@@ -162,12 +164,15 @@ class SentencePieceVocabTokenizer:
         self.vocab, self.model = vocab, model
         self._processor = _load_processor(model)
         try:
-            self._split_symbols = read_split_symbols(model)
+            self.language_codes: Sequence[str] = read_language_codes(model)
+            self._split_symbols = [*read_split_symbols(model), *self.language_codes]
         except ValueError as error:
             raise UserError(str(error)) from error
         if UNK in vocab.to_ids(self._split_symbols):
             raise UserError("the SentencePiece model has a split symbol that is not in the vocabulary")
         self._symbol = symbol_pattern(self._split_symbols)
+        self._common = "".join(set.intersection(*map(set, self._split_symbols or [""])))[:1]  # in each symbol
+        self._without_text = {*range(len(SPECIALS)), *vocab.to_ids(self.language_codes)}
 
     def symbols(self) -> Collection[str]:
         return {*self._split_symbols, *_user_defined(self.model), *filter(is_marian_tag, self.vocab.pieces)}
@@ -188,15 +193,17 @@ class SentencePieceVocabTokenizer:
 
     def _parts(self, line: str) -> list[str]:
         """Split a line into texts, at even positions, and the unsegmented pieces between them."""
+        if self.language_codes and self._common not in line:  # hundreds of symbols take long to search for
+            return [line]
         parts = []
         for number, part in enumerate(self._symbol.split(line)):
-            tag = None if number % 2 else _TAG.match(part)
+            tag = None if number % 2 or self.language_codes else _TAG.match(part)
             parts += ["", tag[0], part[tag.end() :]] if tag else [part]
         return parts
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Join pieces with the SentencePiece model. Special ids, including UNK, are omitted."""
-        pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
+        """Join pieces with the SentencePiece model. Special ids, including UNK, and language codes are omitted."""
+        pieces = self.vocab.to_pieces([number for number in ids if number not in self._without_text])
         return _on_one_line(self._processor.decode(pieces).replace(_SPACE, " ").strip())
 
     def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
@@ -276,6 +283,7 @@ class SpaceTokenizer:
     """Tokenizes segmented text at spaces. Decoding joins pieces that end with subword-nmt's `@@`."""
 
     kind = SPACE
+    language_codes: Sequence[str] = ()
     model = b""
 
     def __init__(self, vocab: Vocabulary) -> None:
@@ -355,7 +363,7 @@ def restore_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Restore the tokenizers of both sides. `read` returns the content of a stored part by name.
 
-    They are the same object if both sides have the same parts. Raises UserError if a part is malformed.
+    They are the same object if both sides have the same vocabulary and model. Raises UserError if a part is malformed.
     """
 
     def restore(kind: str, stored: StoredParts, shared: Vocabulary | None = None) -> Tokenizer:
@@ -366,7 +374,7 @@ def restore_tokenizers(
     if is_joined and kinds[1] != kinds[0]:
         raise UserError("both sides share a vocabulary, but have different kinds of tokenizers")
     source = restore(kinds[0], parts[0])
-    if parts[1] == parts[0]:
+    if parts[1] == parts[0] or (is_joined and parts[1].model and read(parts[1].model) == source.model):
         return source, source
     return source, restore(kinds[1], parts[1], source.vocab if is_joined else None)
 

@@ -227,7 +227,7 @@ def test_a_conversion_from_fairseq_computes_the_same(seed: int, tmp_path: Path) 
     checkpoint = from_ctranslate2(tmp_path / "model", LANGUAGES)
     options = checkpoint.model_config.to_dict()
     assert options["positions"] == "fairseq"
-    assert options["share_embeddings"] == (sharing if model.config.scale_embedding else "none")
+    assert options["share_embeddings"] == sharing
     lines = sentences(model.files.vocabs[0].pieces[4:], seed)
     assert_computes_the_same(checkpoint, tmp_path / "model", lines)
 

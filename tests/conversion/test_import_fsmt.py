@@ -35,7 +35,7 @@ def test_log_probabilities_equal_those_of_transformers(seed: int, tmp_path: Path
     batch = fairseq_batch((len(source), len(target)), seed)
     expected = renormalized(model.logits(*batch))
     torch.testing.assert_close(log_probs_of(checkpoint, *batch), expected, rtol=0, atol=1e-4)
-    tied = "none" if not model.config.scale_embedding else SHARING[seed % 3]
+    tied = SHARING[seed % 3]
     options = checkpoint.model_config.to_dict()
     assert (options["share_embeddings"], options["dropout"], options["positions"]) == (tied, 0.25, "fairseq")
     assert (checkpoint.source_language, checkpoint.target_language) == ("en", "de")

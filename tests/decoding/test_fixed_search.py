@@ -48,11 +48,15 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
 
 
 def both(
-    model: InferenceModel, rows: list[list[int]], config: SearchConfig, banned: Sequence[tuple[int, ...]] = BANNED
+    model: InferenceModel,
+    rows: list[list[int]],
+    config: SearchConfig,
+    banned: Sequence[tuple[int, ...]] = BANNED,
+    starts: Sequence[Sequence[int]] = (),
 ) -> tuple[list[list[Hypothesis]], list[list[Hypothesis]]]:
     src, lengths = pad(rows)
-    return fixed_search(fixed_model(model), src, lengths, config, banned), search(
-        model, src, lengths, config, banned=banned
+    return fixed_search(fixed_model(model), src, lengths, config, banned, starts), search(
+        model, src, lengths, config, banned=banned, starts=starts
     )
 
 
@@ -62,6 +66,7 @@ def test_fixed_shapes_give_the_outputs_of_the_search(name: str, make_checkpoint:
     for seed in range(1, 4):
         model = torch_backend(make_checkpoint(seed).build_model())
         assert_same(*both(model, ROWS, config))
+        assert_same(*both(model, ROWS, config, starts=[(7 + number,) for number in range(len(ROWS))]))
 
 
 def without_end(logits: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:

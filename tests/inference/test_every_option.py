@@ -44,6 +44,8 @@ OTHER_VALUES: dict[str, tuple[object, ...]] = {  # of the options that have no l
     "activation_dropout": (0.5,),
     "max_positions": (20,),
     "output_bias": (False, True),
+    "embedding_scale": (1.0, 3.5),
+    "embedding_norm": (False, True),
     "source_end": (False, True),
     "attention_window": (None, 2),
 }

@@ -177,6 +177,7 @@ def beam_search(native: Any, weights: Weights) -> list[Step]:
     sizes = weights.sizes
     model = native.model(
         *(sizes[name] for name in ("d_model", "heads", "d_k", "d_v", "pre_norm")),
+        sizes["d_model"] ** 0.5,
         ACTIVATIONS[sizes["activation"]],
         *(sizes[name] for name in ("encoder_layers", "decoder_layers")),
         named(weights),

@@ -21,10 +21,13 @@ pytest.importorskip("uvicorn")
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.importers import find_importer
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.text.tokenizer import Tokenizer
 
+NLLB = Path(__file__).parents[1] / "conversion/foreign/nllb"
 LINE = "the dog runs on the street"
 PAIRS = {"en-de": 1, "en-pt-BR": 2, "de-en": 3}  # with the seeds of their models
 
@@ -183,3 +186,32 @@ def test_ambiguous_options_are_refused(arguments: list[object], message: str, ru
 def test_a_language_may_have_a_region_or_script() -> None:
     for pair in (("pt-BR", "en"), ("en", "zh-Hans"), ("es-419", "en-GB"), ("EN", "DE"), ("deu_Latn", "eng_Latn")):
         assert ServeConfig(model=(f"{'-'.join(pair)}=a-b=c.pt",)).models == {pair: Path("a-b=c.pt")}
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("safetensors")
+    path = tmp_path_factory.mktemp("nllb") / "nllb.pt"
+    save_checkpoint(path, find_importer(NLLB).read(NLLB, ImportConfig()))
+    return path
+
+
+def test_a_model_with_language_codes_translates_between_the_languages_of_each_request(multilingual: Path) -> None:
+    server = Server(multilingual, "--no-repetition-guard", "--source-lang", "en")
+    try:
+        for source, target in (("en", "de"), ("deu_Latn", "eng_Latn")):
+            translator = Translator.from_checkpoint(
+                multilingual, source_lang=source, target_lang=target, device="cpu", precision="fp32"
+            )
+            (text,) = translator.translate([LINE], **SEARCH)
+            (answer,) = server.translate(text=LINE, source=source, target=target)
+            assert answer["text"] == text
+            assert ask(server, q=LINE, source=source, target=target) == (200, {"translatedText": text})
+        status, answer = ask(server, text=LINE, target="en")
+        assert (status, list(answer)) == (200, ["translations"])  # from the language of the option
+        assert ask(server, text=LINE) == (400, {"error": "give source and target"})
+        status, answer = ask(server, text=LINE, target="deut")
+        assert (status, answer["error"].partition(":")[0]) == (400, "language 'deut' is not one of the model's 202")
+        assert len(json.loads(server.request("GET", "/languages")[1])) == 202
+    finally:
+        server.end()

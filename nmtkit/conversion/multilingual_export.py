@@ -1,0 +1,109 @@
+"""Export of models with language codes to the folder that `nmtkit.conversion.multilingual` imports."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.heads import with_full_heads
+from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
+from nmtkit.conversion.huggingface_settings import settings_of
+from nmtkit.conversion.huggingface_tokenizer import added_tokens
+from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
+from nmtkit.conversion.marian import VOCABULARY
+from nmtkit.conversion.multilingual import (
+    FAMILIES,
+    IDS,
+    MASK_PIECE,
+    POSITION_OFFSET,
+    SPECIAL_PIECES,
+    SPM_MODEL,
+    Family,
+)
+from nmtkit.conversion.weights import alternating, permute_width, stack_tensors
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.errors import UserError
+from nmtkit.model.weights import as_tensors
+from nmtkit.text.languages import SEVERAL
+from nmtkit.text.spm_model import append_language_codes
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+
+Parts = tuple[dict[str, Tensor], dict[str, dict[str, Any]], dict[str, bytes]]  # tensors, JSON files and others, by name
+_POSITIONS = 1024  # the default of these models; their sinusoids have no limit
+_MAX_TOKENS = 200  # default limit of outputs, as in the published models
+
+
+def multilingual_parts(checkpoint: Checkpoint) -> Parts:
+    """Return the files of a folder. Raises UserError if the model differs from that of its family."""
+    family = _family(checkpoint)
+    name = str(family.tokenizers[0]).removesuffix("Tokenizer")
+    known: Known = {
+        **SIZES_AND_DROPOUT,
+        **{"activation": ("relu", "gelu", "swish"), "positions": ("learned" if family.is_bart else "fairseq",)},
+        **{"norm": ("pre",), "share_embeddings": None, "output_bias": (False, family.is_bart)},
+        **{"embedding_scale": (None, 1.0), "embedding_norm": (family.is_bart,)},
+        **{"source_end": (True,), "attention_window": (None,)},
+    }
+    config = check_known(checkpoint.model_config, known, f"Hugging Face's {name}")
+    checkpoint = with_full_heads(checkpoint, config)
+    weights = as_tensors(checkpoint.weights)
+    if not family.is_bart:
+        weights = permute_width(weights, torch.argsort(alternating(config.d_model)))
+    order = [len(SPECIALS), PAD, EOS, UNK, *range(len(SPECIALS) + 1, len(checkpoint.source.vocab))]
+    ids = {checkpoint.source.vocab.pieces[own]: number for number, own in enumerate(order)}
+    ids = dict(zip(SPECIAL_PIECES, range(len(SPECIAL_PIECES)), strict=True)) | dict(list(ids.items())[len(SPECIALS) :])
+    tensors = {f"model.{name}": tensor for name, tensor in stack_tensors(weights, config)}
+    tensors |= _embeddings(weights, order)
+    if family.is_bart:
+        bias = weights.get("projection_bias", torch.zeros(len(order) + 1))
+        tensors["final_logits_bias"] = bias[order].unsqueeze(0)
+        for stack, side in (("encoder", "source"), ("decoder", "target")):
+            table = weights[f"{side}_positions.table"]
+            unused = table.new_zeros(POSITION_OFFSET, config.d_model)
+            tensors[f"model.{stack}.embed_positions.weight"] = torch.cat([unused, table])
+    codes = checkpoint.source.language_codes
+    special = [token for token in (*SPECIAL_PIECES, *codes, MASK_PIECE) if token in ids]
+    kind = "MBart" if family.is_bart else "M2M100"
+    forced = {} if checkpoint.target_language == SEVERAL else {"forced_bos_token_id": ids[checkpoint.target_language]}
+    files = {
+        CONFIG: settings_of(config)
+        | {
+            **{"architectures": [f"{kind}ForConditionalGeneration"], "model_type": family.model_type, **IDS},
+            "vocab_size": len(order),
+            "tie_word_embeddings": "lm_head.weight" not in tensors,
+            "max_position_embeddings": config.max_positions if family.is_bart else _POSITIONS,
+            "tokenizer_class": family.tokenizers[0],
+        },
+        GENERATION_CONFIG: {**IDS, **forced, "max_length": _MAX_TOKENS, "num_beams": SearchConfig().beam},
+        TOKENIZER_CONFIG: {
+            "tokenizer_class": family.tokenizers[0],
+            **added_tokens({token: ids[token] for token in special}, special),
+        },
+    }
+    if family.has_vocabulary:
+        first = min(ids[code] for code in codes)
+        files[VOCABULARY] = {piece: number for piece, number in ids.items() if number < first}
+    model = checkpoint.source.model.removesuffix(append_language_codes(b"", codes))
+    return tensors, files, {SPM_MODEL: model}
+
+
+def _family(checkpoint: Checkpoint) -> Family:
+    """Find the family of a model with language codes. Raises UserError if its codes are of none."""
+    codes, is_bart = set(checkpoint.source.language_codes), getattr(checkpoint.model_config, "embedding_norm", False)
+    found = [family for family in FAMILIES if family.is_bart == is_bart and codes.issuperset(family.codes)]
+    if not found or not checkpoint.joined:
+        raise UserError("the language codes are those of no model of Hugging Face: use --to safetensors")
+    return found[0]
+
+
+def _embeddings(weights: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
+    """Return one matrix if all are equal, else three. </s> begins the decoder's input, with the row of BOS."""
+    target = weights["target_embedding.weight"]
+    begun = [BOS if own == EOS else own for own in order]
+    decoder, output = target[begun], weights.get("projection.weight", target)[order]
+    encoder = weights.get("source_embedding.weight", target)[order]
+    if torch.equal(decoder, output) and torch.equal(encoder, output):
+        return {"model.shared.weight": output}
+    shared = {f"model.{name}.weight": encoder.clone() for name in ("shared", "encoder.embed_tokens")}
+    return {**shared, "model.decoder.embed_tokens.weight": decoder, "lm_head.weight": output}
