@@ -45,6 +45,9 @@ KNOWN: Known = {
         "output_bias": (False, True),
         "source_end": (True,),
         "attention_window": (None,),
+        "norm_type": ("layer",),
+        "qk_norm": (False,),
+        "bias": (True,),
     },
 }
 _MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer ones raise an error

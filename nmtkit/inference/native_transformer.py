@@ -39,6 +39,9 @@ _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search kn
     "output_bias": (False, True),
     "source_end": (False, True),
     "attention_window": (None,),
+    "norm_type": ("layer",),
+    "qk_norm": (False,),
+    "bias": (True,),
 }
 
 
