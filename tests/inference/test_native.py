@@ -227,6 +227,8 @@ VARIANTS: list[dict[str, Any]] = [  # test_every_option.py goes through all valu
     {"d_model": 12, "d_ff": 20, "d_k": 5, "d_v": 70, "encoder_layers": 3},
     {"share_embeddings": "none", "norm": "pre", "d_model": 24, "heads": 1, "decoder_layers": 1},
     {"activation": "gelu", "output_bias": True, "d_ff": 27, "positions": "learned", "max_positions": 200},
+    {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "d_ff": 27, "bias": False},
+    {"positions": "rotary", "d_k": 10, "qk_norm": True, "activation": "swiglu", "encoder_layers": 3},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
 
