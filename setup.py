@@ -164,6 +164,7 @@ setup(
             "pytest-xdist",
             "ruff",
             "sacremoses>=0.1.1,<1",
+            "schedulefree>=1.4,<2",
             "subword-nmt>=0.3.8",
             "transformers>=5.20; python_version >= '3.11'",
         ],
@@ -178,6 +179,7 @@ setup(
         ],
         "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score
         "ko": ["sacrebleu[ko]>=2.4"],
+        "schedule-free": ["schedulefree>=1.4,<2"],  # nmt-train --optimizer schedule-free
         "serve": ["prometheus-client>=0.22,<1", "python-multipart>=0.0.20,<1", "starlette>=1.0,<2", "uvicorn>=0.30,<1"],
     },
     entry_points={

@@ -89,6 +89,8 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         ignore_or_refuse(values, ["lr"], "with --lr-schedule paper: use --lr-scale, or a different schedule", cause)
     else:
         ignore_or_refuse(values, ["lr_scale"], f"with --lr-schedule {schedule}: use --lr", cause)
+    if schedule != "wsd":
+        ignore_or_refuse(values, ["decay_updates"], f"with --lr-schedule {schedule}: use wsd", cause)
     if len(values["dataset"]) == 1:
         refuse_idle(["mix", "mix_temperature"], "with one dataset: give several")
     if not values["valid_bleu"]:
