@@ -171,7 +171,7 @@ setup(
         "clean": ["fasttext-predict>=0.9.2.4,<1"],  # language identification of nmt-preprocess
         "documents": ["markdown-it-py>=4,<5"],  # Markdown of nmt-generate --document md
         "docs": ["zensical>=0.0.67"],
-        "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
+        "export": ["ctranslate2>=4.6.3", "safetensors>=0.5"],
         "import": [
             "huggingface-hub>=0.34",  # the command `hf`, which downloads models
             "sacremoses>=0.1.1,<1",  # for FSMT and fairseq
