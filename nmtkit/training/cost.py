@@ -22,7 +22,7 @@ class Cost:
         self.half = precision != torch.float32
 
     def flops(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> int:
-        """Count FLOPs of all passes, forward and backward, over pairs of these lengths (n,), in tokens without padding."""
+        """Count FLOPs of all passes, forward and backward, over pairs of these lengths (n,), without padding."""
         return self.passes * training_flops(self.config, self.target_size, source, target)
 
     def flops_of_sampled(self, share: Share) -> int:

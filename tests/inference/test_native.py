@@ -301,6 +301,17 @@ def test_the_attention_recorded_in_a_search_is_that_of_its_outputs(precision: st
             assert np.array_equal(one.attention, other.attention)
 
 
+@torch.inference_mode()
+@variants
+def test_each_step_computes_the_log_probabilities_of_torch_within_1e_5(changes: dict[str, Any]) -> None:
+    model, src = make(**changes), with_lengths(sources(7, 1, 12, 3))
+    backends = [packed(model), InTensors(torch_backend(model))]
+    states = [each.start(each.encode(*src)) for each in backends]
+    for tokens in (torch.full((4,), BOS), *torch.randint(EOS + 1, W, (9, 4))):
+        found, expected = (each.step(tokens, state) for each, state in zip(backends, states, strict=True))
+        assert_close(found, expected, rtol=0, atol=1e-5)
+
+
 def test_a_sentence_may_be_longer_than_a_block_of_rows() -> None:
     model, src, config = make(), sources(700, 3, 121), SearchConfig(beam=2, max_len_a=0.0, max_len_b=5)
     expected, found = (search(each, *with_lengths(src), config) for each in (torch_backend(model), packed(model)))
