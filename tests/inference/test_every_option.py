@@ -168,15 +168,15 @@ def by_transformers(checkpoint: Checkpoint, folder: Path) -> Tensor:
 
 @dataclass(frozen=True)
 class WithNewField(TransformerConfig):
-    rotary: bool = option(False, help="Rotary positions.")
+    alibi: bool = option(False, help="Biases by distance.")
 
 
 @dataclass(frozen=True)
 class WithNewChoice(TransformerConfig):
-    positions: str = option("rotary", choices=("sinusoidal", "rotary"), help="Positions.")
+    positions: str = option("alibi", choices=("sinusoidal", "alibi"), help="Positions.")
 
 
-@pytest.mark.parametrize(("kind", "named"), [(WithNewField, "--rotary"), (WithNewChoice, "--positions")])
+@pytest.mark.parametrize(("kind", "named"), [(WithNewField, "--alibi"), (WithNewChoice, "--positions")])
 def test_a_new_option_or_a_new_choice_falls_back_to_torch_and_is_refused_in_int8(
     kind: type[TransformerConfig], named: str, make_checkpoint: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
