@@ -164,13 +164,14 @@ setup(
             "pytest-xdist",
             "ruff",
             "sacremoses>=0.1.1,<1",
+            "schedulefree>=1.4,<2",
             "subword-nmt>=0.3.8",
             "transformers>=5.20; python_version >= '3.11'",
         ],
         "clean": ["fasttext-predict>=0.9.2.4,<1"],  # language identification of nmt-preprocess
         "documents": ["markdown-it-py>=4,<5"],  # Markdown of nmt-generate --document md
         "docs": ["zensical>=0.0.67"],
-        "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
+        "export": ["ctranslate2>=4.6.3", "safetensors>=0.5"],
         "import": [
             "huggingface-hub>=0.34",  # the command `hf`, which downloads models
             "sacremoses>=0.1.1,<1",  # for FSMT and fairseq
@@ -178,6 +179,7 @@ setup(
         ],
         "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score
         "ko": ["sacrebleu[ko]>=2.4"],
+        "schedule-free": ["schedulefree>=1.4,<2"],  # nmt-train --optimizer schedule-free
         "serve": ["prometheus-client>=0.22,<1", "python-multipart>=0.0.20,<1", "starlette>=1.0,<2", "uvicorn>=0.30,<1"],
     },
     entry_points={

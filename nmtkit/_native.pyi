@@ -36,6 +36,8 @@ def model(
     d_v: int,
     pre_norm: bool,
     embedding_scale: float,
+    rms_norm: bool,
+    rotary: bool,
     activation: str,
     encoder_layers: int,
     decoder_layers: int,
@@ -45,8 +47,9 @@ def model(
 ) -> Model:
     """A Transformer of copied weights, by the names of parameters in nmtkit/model/transformer.py.
 
-    With "int8", matrices of products may be integers with scales, as from `quantize`. Raises IndexError for missing
-    weights, an activation other than relu, gelu and swish, or an unknown format.
+    Biases, and the norms of queries and keys, are optional. With `rotary`, positions below are (…, d_k): cosines, then
+    sines. With "int8", matrices of products may be integers with scales, as from `quantize`. Raises IndexError for
+    missing weights, an activation other than relu, gelu, swish and swiglu, or an unknown format.
     """
 
 def encode(model: Model, source: _Ints, lengths: _Ints, positions: _Floats, threads: int) -> DecoderState:

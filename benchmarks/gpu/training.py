@@ -32,7 +32,8 @@ from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import BatchConfig, OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.loss import MicroBatchLoss
-from nmtkit.training.optim import make_optimizer, take_step
+from nmtkit.training.optim import take_step
+from nmtkit.training.optimizers import Optimizers, make_optimizer
 from nmtkit.training.ranks import Ranks
 
 SEED = 1
@@ -141,11 +142,11 @@ class Training:
         )
         if setting.compiled:
             compile_model(self.model, device)
-        self.optimizer: torch.optim.Optimizer
+        self.optimizer: Optimizers
         if setting.fused_adam:
             self.optimizer = make_optimizer(self.model, OptimizerConfig())
         else:
-            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, foreach=True)
+            self.optimizer = Optimizers(torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, foreach=True))
 
     def run(self, updates: list[Update]) -> int:
         """Compute the updates, and return the number of target tokens. The GPU may not have finished."""

@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--encoder-learned-pos --decoder-learned-pos": "use `--positions learned`",
             "--max-source-positions --max-target-positions": "use `--max-positions` with `--positions learned`; "
             "sinusoidal positions have no limit",
-            "--criterion --optimizer": "not needed: nmtkit always uses label-smoothed cross-entropy and Adam",
+            "--criterion": "not needed: nmtkit always uses label-smoothed cross-entropy",
             "--adam-betas": "use `--adam-beta1` and `--adam-beta2`",
             "--lr-scheduler": "use `--lr-schedule`",
             "--warmup-init-lr": "not needed: the warm-up begins at a rate of 0",

@@ -89,6 +89,8 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         ignore_or_refuse(values, ["lr"], "with --lr-schedule paper: use --lr-scale, or a different schedule", cause)
     else:
         ignore_or_refuse(values, ["lr_scale"], f"with --lr-schedule {schedule}: use --lr", cause)
+    if schedule != "wsd":
+        ignore_or_refuse(values, ["decay_updates"], f"with --lr-schedule {schedule}: use wsd", cause)
     if len(values["dataset"]) == 1:
         refuse_idle(["mix", "mix_temperature"], "with one dataset: give several")
     if not values["valid_bleu"]:
@@ -117,8 +119,9 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     default="transformer_base",
     show_default=True,
     metavar="NAME",
-    help="Preset of model and training options: transformer_base, _big, _small, _tiny, table3_… (rows of the paper's "
-    "Table 3), gnmt, lstm_small, convs2s, conv_small. Defaults shown here are those of transformer_base. "
+    help="Preset of model and training options: transformer_base, _big, _small, _tiny, transformer_modern, "
+    "_modern_small, _modern_tiny, table3_… (rows of the paper's Table 3), gnmt, lstm_small, convs2s, conv_small. "
+    "Defaults shown here are those of transformer_base. "
     "With --init-from, the default is that model.",
 )
 @flags(*MODEL_CONFIGS)

@@ -29,6 +29,10 @@ def with_full_heads(checkpoint: Checkpoint, config: TransformerConfig) -> Checkp
         )
     weights = checkpoint.weights
     if min(keys, values) < width:
+        if config.positions == "rotary":
+            raise UserError(
+                f"this format needs heads of width {width} with --positions rotary, not {keys} and {values}"
+            )
         tensors = as_tensors(weights)
         weights = as_arrays({name: _padded(name, weight, config, width) for name, weight in tensors.items()})
     return replace(checkpoint, model_config=replace(config, d_k=None, d_v=None), weights=weights)

@@ -49,6 +49,9 @@ KNOWN: Known = {
         "embedding_norm": (False,),
         "source_end": (True,),
         "attention_window": (None,),
+        "norm_type": ("layer",),
+        "qk_norm": (False,),
+        "bias": (True,),
     },
 }
 _MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer ones raise an error

@@ -31,8 +31,8 @@ _ANY: Any = None
 _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search knows, with the values that it knows
     **dict.fromkeys(("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v"), _ANY),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), _ANY),  # not in use in a search
-    "activation": ("relu", "gelu", "swish"),
-    "positions": ("sinusoidal", "learned", "fairseq", "marian"),
+    "activation": ("relu", "gelu", "swish", "swiglu"),
+    "positions": ("sinusoidal", "learned", "fairseq", "marian", "rotary"),
     "max_positions": _ANY,
     "norm": ("post", "pre"),
     "share_embeddings": (None, "all", "decoder", "none"),
@@ -41,6 +41,9 @@ _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search kn
     "embedding_norm": (False, True),
     "source_end": (False, True),
     "attention_window": (None,),
+    "norm_type": ("layer", "rms"),
+    "qk_norm": (False, True),
+    "bias": (False, True),
 }
 
 
@@ -103,6 +106,8 @@ class NativeTransformer(TransformerSizes, InferenceModel):
             config.value_size,
             config.norm == "pre",
             config.input_scale,
+            config.norm_type == "rms",
+            config.positions == "rotary",
             config.activation,
             config.encoder_layers,
             config.decoder_layers,
@@ -191,25 +196,26 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return state.attention
 
     def _next_position(self, state: NativeState, rows: int) -> Floats:
-        """Prepare a step, and return the encoding (1, D) of its target position."""
+        """Prepare a step, and return the encoding (1, …) of its target position."""
         state.prepare(rows)
         return self._target_positions.rows(state.length - 1, 1)
 
 
 class _Positions:
-    """The positional encodings of one side."""
+    """The positional encodings of one side: of width d_k if they are rotary, otherwise of width D."""
 
     def __init__(self, config: TransformerConfig, learned: Floats | None) -> None:
-        self._config, self._is_learned = config, learned is not None
-        self._table = np.empty((0, config.d_model), np.float32) if learned is None else learned.copy()
+        self._form, self._is_learned = config.positions, learned is not None
+        self._width = config.key_size if config.positions == "rotary" else config.d_model
+        self._table = np.empty((0, self._width), np.float32) if learned is None else learned.copy()
 
     def rows(self, start: int, length: int) -> Floats:
-        """Return the encodings (length, D) from position start on. Raises UserError beyond the learned positions."""
+        """Return the encodings (length, …) from position start on. Raises UserError beyond the learned positions."""
         end = start + length
         if end > len(self._table):
             if self._is_learned:
                 raise UserError(too_long(end, len(self._table)))
-            self._table = sinusoid_table(2 * end, self._config.d_model, self._config.positions)
+            self._table = sinusoid_table(2 * end, self._width, self._form)
         return self._table[start:end]
 
 

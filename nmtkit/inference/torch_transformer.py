@@ -56,9 +56,10 @@ class TorchTransformer(TransformerSizes, TorchInference):
     def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
         """Feed tokens (R,), and return the next logits (R, W), see `TorchInference.logits`."""
         model = self.model
-        x = model.inputs(model.target_embedding(tokens), state.positions(state.length, 1), model.target_norm)
+        positions = state.positions(state.length, 1)
+        x = model.inputs(model.target_embedding(tokens), positions, model.target_norm)
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
-            x = layer_step(layer, x, state, number)
+            x = layer_step(layer, x, state, number, model.rotation(positions))
         state.length += 1
         return model.project(model.decoder_norm(x))
 
@@ -88,18 +89,25 @@ def _parts(lengths: list[int]) -> Iterator[tuple[slice, int]]:
         start = end
 
 
-def layer_step(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int) -> Tensor:
-    """Run one position x (R, D) of every row through the layer with this index, and return (R, D)."""
-    x = layer.around_self_attention(x, lambda y: _self_attention(layer, y, cache, number))
+def layer_step(
+    layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int, rotation: Tensor | None = None
+) -> Tensor:
+    """Run one position x (R, D) of every row through the layer with this index, and return (R, D).
+
+    `rotation` (1, K) is that of the position.
+    """
+    x = layer.around_self_attention(x, lambda y: _self_attention(layer, y, cache, number, rotation))
     x = layer.around_cross_attention(x, lambda y: _cross_attention(layer, y, cache, number))
     x = layer.around_feed_forward(x, layer.feed_forward)
     return x
 
 
-def _self_attention(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int) -> Tensor:
+def _self_attention(
+    layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int, rotation: Tensor | None
+) -> Tensor:
     """Let each row of x (R, D) attend to its own positions so far, and return (R, D)."""
     attention = layer.self_attention
-    q, k, v = attention.qkv(x).split(attention.widths, dim=-1)
+    q, k, v = torch.split(attention.project(x, rotation), list(attention.widths), dim=-1)
     k, v = cache.append(number, k, v)
     if attention.window is not None:
         k, v = k[-attention.window - 1 :], v[-attention.window - 1 :]
@@ -111,7 +119,7 @@ def _cross_attention(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, numbe
     """Let the rows of x (R, D) attend to their sources, and return (R, D). The rows of a sentence query its source
     together, as if they were a sequence, so that the source's keys and values are never repeated."""
     attention, source = layer.cross_attention, cache.layers[number]
-    q = cache.rows.by_sentence(attention.q(x))
+    q = cache.rows.by_sentence(attention.queries(x))
     heads = attend_together(q, source.memory_keys, source.memory_values, cache.memory_bias)
     attended: Tensor = attention.out(cache.rows.by_row(heads))
     return attended

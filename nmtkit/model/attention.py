@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import dropout
 from nmtkit.model.packed_attention import Packing, Padding, ShortSentences, attend_packed
+from nmtkit.model.residual import RMSNorm
 from nmtkit.model.short_attention import Sizes, attend_short, attend_short_packed, serves
 
 
@@ -66,9 +67,19 @@ def window_mask(length: int, device: torch.device, window: int) -> Tensor:
 class StackedLinear(nn.Linear):
     """Several projections of the same input, computed in one product. `widths` are the output widths, in order."""
 
-    def __init__(self, inputs: int, widths: tuple[int, ...]) -> None:
-        super().__init__(inputs, sum(widths))
+    def __init__(self, inputs: int, widths: tuple[int, ...], bias: bool) -> None:
+        super().__init__(inputs, sum(widths), bias)
         self.widths = widths
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """Rotate the heads of x (…, T, H, K) to their positions (Su et al. 2021), in the precision of x.
+
+    Elements i and K/2 + i of a head are a pair. `rotation` (T, K) contains the cosines of all angles, then the sines.
+    """
+    cos, sin = rotation.unsqueeze(-2).chunk(2, dim=-1)  # (T, 1, K/2)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
 
 class SelfAttention(nn.Module):
@@ -81,18 +92,40 @@ class SelfAttention(nn.Module):
         key_width, value_width = config.heads * config.key_size, config.heads * config.value_size
         self.widths = (key_width, key_width, value_width)
         self.sizes = Sizes(config.heads, config.key_size, config.value_size)
-        self.qkv = StackedLinear(config.d_model, self.widths)
-        self.out = nn.Linear(value_width, config.d_model)
+        self.qkv = StackedLinear(config.d_model, self.widths, config.bias)
+        self.out = nn.Linear(value_width, config.d_model, config.bias)
+        self.q_norm, self.k_norm = (RMSNorm(config.key_size) if config.qk_norm else None for _ in range(2))
 
-    def forward(self, x: Tensor, mask: Tensor | Packing | None, record: list[Tensor] | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | Packing | None,
+        record: list[Tensor] | None = None,
+        rotation: Tensor | None = None,
+    ) -> Tensor:
         """Apply self-attention to x (B, T, D). `mask` (B, 1, 1, T) hides padding; None without padding.
 
-        Returns (B, T, D). With a packing instead of the mask, x and the result are (T, D).
+        Returns (B, T, D). With a packing instead of the mask, x and the result are (T, D). `rotation` is that of
+        `project`.
         """
-        qkv = self.qkv(x)
+        qkv = self.project(x, rotation)
         heads = self._attend_packed(qkv, mask) if isinstance(mask, Packing) else self._attend(qkv, mask, record)
         attended: Tensor = self.out(heads)
         return attended
+
+    def project(self, x: Tensor, rotation: Tensor | None) -> Tensor:
+        """Compute queries, keys and values of x (…, T, D), side by side: (…, T, 2·H·K + H·V).
+
+        `rotation` (T, K) rotates queries and keys to their positions, see `rotate`.
+        """
+        qkv: Tensor = self.qkv(x)
+        if self.q_norm is None and rotation is None:
+            return qkv
+        q, k, v = torch.split(qkv, list(self.widths), dim=-1)
+        q, k = normalize_heads(q, self.heads, self.q_norm), normalize_heads(k, self.heads, self.k_norm)
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        return torch.cat((q.flatten(-2), k.flatten(-2), v), dim=-1)
 
     def _attend_packed(self, qkv: Tensor, packing: Packing) -> Tensor:
         """Compute all heads (T, H·V) of packed sentences from their projections (T, 2·H·K + H·V)."""
@@ -142,13 +175,26 @@ class CrossAttention(nn.Module):
         key_width, value_width = config.heads * config.key_size, config.heads * config.value_size
         self.widths = (key_width, value_width)
         self.sizes = Sizes(config.heads, config.key_size, config.value_size)
-        self.q = nn.Linear(config.d_model, key_width)
-        self.kv = StackedLinear(config.d_model, self.widths)
-        self.out = nn.Linear(value_width, config.d_model)
+        self.q = nn.Linear(config.d_model, key_width, config.bias)
+        self.kv = StackedLinear(config.d_model, self.widths, config.bias)
+        self.out = nn.Linear(value_width, config.d_model, config.bias)
+        self.q_norm, self.k_norm = (RMSNorm(config.key_size) if config.qk_norm else None for _ in range(2))
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Project x (…, D) to the queries of all heads (…, H·K)."""
+        return normalize_heads(self.q(x), self.heads, self.q_norm).flatten(-2)
+
+    def project(self, memory: Tensor) -> Tensor:
+        """Project the encoder's output (…, D) to keys and values, side by side: (…, H·K + H·V)."""
+        kv: Tensor = self.kv(memory)
+        if self.k_norm is None:
+            return kv
+        k, v = torch.split(kv, list(self.widths), dim=-1)
+        return torch.cat((normalize_heads(k, self.heads, self.k_norm).flatten(-2), v), dim=-1)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project the encoder's output (B, S, D) to keys (B, H, S, K) and values (B, H, S, V)."""
-        k, v = self.kv(memory).split(self.widths, dim=-1)
+        k, v = torch.split(self.project(memory), list(self.widths), dim=-1)
         return split_heads(k, self.heads), split_heads(v, self.heads)
 
     def forward(
@@ -163,7 +209,7 @@ class CrossAttention(nn.Module):
 
         Packed sentences have a source packing as mask, and a target packing: x is (T, D), memory (S, D), result (T, D).
         """
-        q, kv = self.q(x), self.kv(memory)
+        q, kv = self.queries(x), self.project(memory)
         if isinstance(mask, Packing):
             assert target is not None
             heads = self._attend_packed(q, kv, mask, target)
@@ -192,6 +238,12 @@ class CrossAttention(nn.Module):
             return attend_short((q, kv), self.sizes, mask, causal=False)
         q, k, v = (split_heads(x, self.heads) for x in (q, *torch.split(kv, list(self.widths), dim=-1)))
         return join_heads(attend(q, k, v, mask, rate, record))
+
+
+def normalize_heads(x: Tensor, heads: int, norm: nn.Module | None) -> Tensor:
+    """Split (…, H·K) into heads, and normalize each if there is a norm: (…, H, K)."""
+    split = x.view(*x.shape[:-1], heads, -1)
+    return split if norm is None else norm(split)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

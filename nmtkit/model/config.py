@@ -108,14 +108,15 @@ class TransformerConfig(ModelConfig):
     )
     activation: str = option(
         "relu",
-        choices=("relu", "gelu", "swish"),
-        help="Activation function of the feed-forward networks (§3.3).",
+        choices=("relu", "gelu", "swish", "swiglu"),
+        help="Activation function of the feed-forward networks (§3.3). swiglu: swish with a gate, a third matrix of "
+        "width --d-ff.",
     )
     positions: str = option(
         "sinusoidal",
-        choices=("sinusoidal", "learned", "fairseq", "marian"),
+        choices=("sinusoidal", "learned", "fairseq", "marian", "rotary"),
         help="Positional encoding (§3.5). fairseq, marian: as in that toolkit. With marian, outputs begin with a zero "
-        "embedding.",
+        "embedding. rotary: rotate queries and keys of self-attention.",
     )
     max_positions: int = option(512, min=1, max=10**6, help="Longest sequence in tokens, for learned positions.")
     norm: str = option(
@@ -123,6 +124,11 @@ class TransformerConfig(ModelConfig):
         choices=("post", "pre"),
         help="Layer norm after each residual connection (the paper), or before each sub-layer.",
     )
+    norm_type: str = option(
+        "layer", choices=("layer", "rms"), help="Layer norm (the paper), or RMSNorm, without mean and bias."
+    )
+    qk_norm: bool = option(False, help="Normalize the queries and keys of each head by RMSNorm (not in the paper).")
+    bias: bool = option(True, help="Learn the biases of linear layers and layer norms.")
     share_embeddings: str | None = option(
         None,
         choices=("all", "decoder", "none"),
@@ -146,7 +152,7 @@ class TransformerConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions != "learned" and self.d_model % 2:
+        if self.positions in ("sinusoidal", "fairseq", "marian") and self.d_model % 2:
             raise UserError(f"--d-model {self.d_model}: sinusoidal positions need an even number")
         if self.positions in ("fairseq", "marian") and self.d_model < 4:
             raise UserError(f"--d-model {self.d_model}: --positions {self.positions} needs at least 4")
@@ -155,6 +161,8 @@ class TransformerConfig(ModelConfig):
                 f"--d-model {self.d_model} is not a multiple of --heads {self.heads}: "
                 "change one of them, or give --d-k and --d-v"
             )
+        if self.positions == "rotary" and self.key_size % 2:
+            raise UserError(f"--positions rotary needs an even width of keys, not {self.key_size}: change --d-k")
 
     def for_vocabularies(self, joined: bool) -> "TransformerConfig":
         """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
@@ -177,7 +185,7 @@ class TransformerConfig(ModelConfig):
 
     @property
     def length_limit(self) -> LengthLimit | None:
-        """The number of learned positions; None with sinusoids."""
+        """The number of learned positions; None with other encodings."""
         if self.positions != "learned":
             return None
         return LengthLimit(self.max_positions, "--max-positions", "use --positions sinusoidal")
@@ -197,13 +205,18 @@ class TransformerConfig(ModelConfig):
         """The factor of embeddings before the first layer."""
         return self.embedding_scale or float(self.d_model**0.5)
 
+    @property
+    def inner_widths(self) -> tuple[int, ...]:
+        """The widths of the projections at the input of a feed-forward network: of a gate if any, then of the rest."""
+        return (self.d_ff, self.d_ff) if self.activation == "swiglu" else (self.d_ff,)
+
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
         """Count the FLOPs of a forward pass over sentence pairs of these lengths (n,), in tokens with EOS.
 
         Self-attention counts all pairs of positions, or all within --attention-window. As usual, this includes pairs
         that the causal mask hides.
         """
-        D, F = self.d_model, self.d_ff
+        D = self.d_model
         keys, values = self.heads * self.key_size, self.heads * self.value_size
         source, target = source.astype("int64"), target.astype("int64")
         S, T = int(source.sum()), int(target.sum())
@@ -212,8 +225,9 @@ class TransformerConfig(ModelConfig):
         target_reach = target if window is None else target.clip(max=window + 1)
 
         projections = D * (2 * keys + values) + values * D  # W_Q, W_K, W_V and W_O, per token
-        encoder = S * (projections + 2 * D * F) + (keys + values) * int((source * source_reach).sum())
-        decoder = T * (projections + 2 * D * F) + (keys + values) * int((target * target_reach).sum())
+        feed_forward = D * (sum(self.inner_widths) + self.d_ff)
+        encoder = S * (projections + feed_forward) + (keys + values) * int((source * source_reach).sum())
+        decoder = T * (projections + feed_forward) + (keys + values) * int((target * target_reach).sum())
         decoder += T * (D * keys + values * D) + S * D * (keys + values)  # cross-attention
         decoder += (keys + values) * int((source * target).sum())
         return 2 * (self.encoder_layers * encoder + self.decoder_layers * decoder + T * D * target_size)

@@ -21,16 +21,26 @@ def transformer_shapes(config: TransformerConfig, source_size: int, target_size:
 def _transformer_shapes(
     config: TransformerConfig, source_size: int, target_size: int
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    D, F = config.d_model, config.d_ff
+    D = config.d_model
     keys, values = config.heads * config.key_size, config.heads * config.value_size
 
     def linear(name: str, outputs: int, inputs: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{name}.weight", (outputs, inputs)
-        yield f"{name}.bias", (outputs,)
+        if config.bias:
+            yield f"{name}.bias", (outputs,)
 
     def norm(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{name}.weight", (D,)
-        yield f"{name}.bias", (D,)
+        if config.bias and config.norm_type == "layer":
+            yield f"{name}.bias", (D,)
+
+    def attention(name: str, *projections: tuple[str, int]) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for projection, width in projections:
+            yield from linear(f"{name}.{projection}", width, D)
+        yield from linear(f"{name}.out", D, values)
+        if config.qk_norm:
+            yield f"{name}.q_norm.weight", (config.key_size,)
+            yield f"{name}.k_norm.weight", (config.key_size,)
 
     if config.output_bias:
         yield "projection_bias", (target_size,)
@@ -45,15 +55,12 @@ def _transformer_shapes(
     for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         for number in range(layers):
             layer, sublayers = f"{stack}.{number}", ["self_attention", "feed_forward"]
-            yield from linear(f"{layer}.self_attention.qkv", 2 * keys + values, D)
-            yield from linear(f"{layer}.self_attention.out", D, values)
+            yield from attention(f"{layer}.self_attention", ("qkv", 2 * keys + values))
             if stack == "decoder":
                 sublayers.insert(1, "cross_attention")
-                yield from linear(f"{layer}.cross_attention.q", keys, D)
-                yield from linear(f"{layer}.cross_attention.kv", keys + values, D)
-                yield from linear(f"{layer}.cross_attention.out", D, values)
-            yield from linear(f"{layer}.feed_forward.inner", F, D)
-            yield from linear(f"{layer}.feed_forward.outer", D, F)
+                yield from attention(f"{layer}.cross_attention", ("q", keys), ("kv", keys + values))
+            yield from linear(f"{layer}.feed_forward.inner", sum(config.inner_widths), D)
+            yield from linear(f"{layer}.feed_forward.outer", D, config.d_ff)
             for sublayer in sublayers:
                 yield from norm(f"{layer}.around_{sublayer}.norm")
     names = ["encoder_norm", "decoder_norm"] if config.norm == "pre" else []

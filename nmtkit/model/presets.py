@@ -24,12 +24,19 @@ class Preset(NamedTuple):
         return self.config(**{name: value for name, value in (self.options | given).items() if name in names})
 
 
+# What later work changed, with a deep encoder and a shallow decoder, at the FLOPs of the paper's model of that size.
+_MODERN = {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "bias": False}
 _TRANSFORMER: dict[str, dict[str, Any]] = {
     "transformer": {},  # name in checkpoints and options.json, which contain every option
     "transformer_base": {},
     "transformer_big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3, "max_updates": 300_000},
     "transformer_small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
     "transformer_tiny": {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "heads": 4},
+    "transformer_modern": _MODERN | {"encoder_layers": 12, "decoder_layers": 2, "d_ff": 1280},
+    "transformer_modern_small": _MODERN
+    | {"encoder_layers": 6, "decoder_layers": 1, "d_model": 256, "d_ff": 640, "heads": 4},
+    "transformer_modern_tiny": _MODERN
+    | {"encoder_layers": 8, "decoder_layers": 1, "d_model": 128, "d_ff": 176, "heads": 4},
     "table3_a_h1": {"heads": 1, "d_k": 512, "d_v": 512},
     "table3_a_h4": {"heads": 4, "d_k": 128, "d_v": 128},
     "table3_a_h16": {"heads": 16, "d_k": 32, "d_v": 32},

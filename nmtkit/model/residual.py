@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from nmtkit.machine import native_build
 from nmtkit.machine.precision import product_dtype
 from nmtkit.model import native_operators
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, DropoutMask
 
 
@@ -29,14 +30,33 @@ class LayerNorm(nn.LayerNorm):
         """Normalize x (…, D) to (…, D). Gradients of gain and bias have the precision of the parameters."""
         if x.dtype == self.weight.dtype:
             return super().forward(x)
-        gain, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)  # required by GPU kernels
+        gain = self.weight.to(x.dtype)  # required by GPU kernels
+        bias = None if self.bias is None else self.bias.to(x.dtype)
         with torch.autocast(x.device.type, enabled=False):  # autocast would return fp32
             return F.layer_norm(x, self.normalized_shape, gain, bias, self.eps)
 
 
-def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm) -> Tensor:
-    """Compute LayerNorm(x + Dropout(y)) for x and y (…, D)."""
-    if not native_operators.serves(x, y) or norm.weight.dtype != torch.float32:
+class RMSNorm(nn.RMSNorm):
+    """x / √(mean(x²) + ε) · gain (Zhang and Sennrich 2019), in the precision of its input, as in `LayerNorm`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize x (…, D). The gradient of the gain has the precision of the parameter."""
+        with torch.autocast(x.device.type, enabled=False):
+            return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+def make_norm(config: TransformerConfig) -> nn.Module:
+    """Create the norm that `norm_type` selects, for activations (…, D)."""
+    return RMSNorm(config.d_model) if config.norm_type == "rms" else LayerNorm(config.d_model, bias=config.bias)
+
+
+def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:
+    """Compute LayerNorm(x + Dropout(y)) for x and y (…, D), or a different norm of the sum."""
+    is_compiled = isinstance(norm, nn.LayerNorm) and norm.bias is not None and norm.weight.dtype == torch.float32
+    if not is_compiled or not native_operators.serves(x, y):
         normed: Tensor = norm(dropout(y, x))
         return normed
     rate = dropout.rate if dropout.training else 0.0

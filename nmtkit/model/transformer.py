@@ -18,7 +18,7 @@ from nmtkit.model.embedding import Embedding, look_up
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.packed_attention import Packing, Padding, ShortSentences
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
-from nmtkit.model.residual import LayerNorm, as_activations
+from nmtkit.model.residual import as_activations, make_norm
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.text.vocabulary import BOS
 
@@ -78,9 +78,10 @@ class Transformer(TranslationModel):
         |---------------------------------|-------------------------------------------------------------------|
         | embeddings, output, positions   | normal, standard deviation D^-0.5                                 |
         | W_Q, W_K, W_V of all heads      | uniform ±√(6 / (D + H·width)), each block separately (Glorot)     |
+        | gate and gated of swiglu        | uniform ±√(6 / (D + F)), each block separately (Glorot)           |
         | other weight matrices           | uniform ±√(6 / (inputs + outputs)) (Glorot)                       |
         | biases                          | 0                                                                 |
-        | layer norm                      | gain 1, bias 0                                                    |
+        | layer norm, RMSNorm             | gain 1, bias 0                                                    |
         | start of the output             | 0 with `--positions marian`                                       |
 
         The factor √D (§3.4) gives embeddings unit variance. The variance of the sinusoids is one half.
@@ -90,8 +91,9 @@ class Transformer(TranslationModel):
                 widths = module.widths if isinstance(module, StackedLinear) else (module.out_features,)
                 for block in torch.split(module.weight, list(widths)):
                     nn.init.xavier_uniform_(block)
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm):
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
                 module.reset_parameters()
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
@@ -115,7 +117,7 @@ class Transformer(TranslationModel):
         mask = torch.arange(embedded.size(1), device=embedded.device) < lengths.unsqueeze(1)
         x = self.inputs(embedded, positions, self.source_norm)
         for layer in self.encoder:
-            x = self.through(layer, x, mask[:, None, None, :], record)
+            x = self.through(layer, x, mask[:, None, None, :], record, self.rotation(positions))
         return Memory(cast(Tensor, self.encoder_norm(x)), mask)
 
     def decode(
@@ -140,9 +142,10 @@ class Transformer(TranslationModel):
         record_self: list[Tensor] | None,
         record_cross: list[Tensor] | None,
     ) -> Tensor:
-        x = self.inputs(embedded, positions, self.target_norm)
+        x, mask = self.inputs(embedded, positions, self.target_norm), memory.mask[:, None, None, :]
         for layer in self.decoder:
-            x = self.through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
+            rotation = self.rotation(positions)
+            x = self.through(layer, x, memory.values, mask, record_self, record_cross, None, rotation)
         return cast(Tensor, self.decoder_norm(x))
 
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
@@ -161,11 +164,11 @@ class Transformer(TranslationModel):
     ) -> Tensor:
         memory = self.inputs(embedded[0], positions[0], self.source_norm)
         for layer in self.encoder:
-            memory = self.through(layer, memory, source)
+            memory = self.through(layer, memory, source, None, self.rotation(positions[0]))
         memory = self.encoder_norm(memory)
         x = self.inputs(embedded[1], positions[1], self.target_norm)
         for layer in self.decoder:
-            x = self.through(layer, x, memory, source, None, None, target)
+            x = self.through(layer, x, memory, source, None, None, target, self.rotation(positions[1]))
         return cast(Tensor, self.decoder_norm(x))
 
     @property
@@ -185,17 +188,23 @@ class Transformer(TranslationModel):
     def inputs(self, embedded: Tensor, positions: Tensor, norm: nn.Module) -> Tensor:
         """Compute Dropout(√D · embedding + position) (…, D) from embedded tokens (…, D) (§3.4, §3.5, §5.4).
 
-        `norm` is applied before dropout, with the option `embedding_norm`.
+        Rotary positions are not added here. `norm` is applied before dropout, with the option `embedding_norm`.
         """
         scaled = embedded * self.config.input_scale
-        return cast(Tensor, self.dropout(norm(as_activations(scaled + positions))))
+        summed = scaled if self.config.positions == "rotary" else scaled + positions
+        return cast(Tensor, self.dropout(norm(as_activations(summed))))
+
+    def rotation(self, positions: Tensor) -> Tensor | None:
+        """Return the encodings of positions (T, K) for the layers, if they are rotary."""
+        return positions if self.config.positions == "rotary" else None
 
 
 def _norm(config: TransformerConfig, is_used: bool) -> nn.Module:
-    return LayerNorm(config.d_model) if is_used else nn.Identity()
+    return make_norm(config) if is_used else nn.Identity()
 
 
 def _positions(config: TransformerConfig) -> nn.Module:
     if config.positions == "learned":
         return LearnedPositions(config.max_positions, config.d_model)
-    return SinusoidalPositions(config.d_model, config.positions)
+    width = config.key_size if config.positions == "rotary" else config.d_model
+    return SinusoidalPositions(width, config.positions)

@@ -31,8 +31,8 @@ class DecoderStep {
       : model_(model), batch_(batch), cross_kv_(cross_kv), sentence_of_row_(sentence_of_row), kv_cache_(kv_cache),
         begin_(begin), n_(n), workspace_(workspace) {}
 
-  // Decode a token of each row, of all the batch's `tokens` (R,), at a `position` (D). The decoder's outputs (n, D) are
-  // left in workspace.x. T is the type of stored keys and values.
+  // Decode a token of each row, of all the batch's `tokens` (R,), at a `position` (position_width). The decoder's
+  // outputs (n, D) are left in workspace.x. T is the type of stored keys and values.
   template <class T>
   void run(const int64_t* tokens, const float* position, const AttentionRecorder& recorder) {
     Workspace& w = workspace_;
@@ -40,7 +40,7 @@ class DecoderStep {
     embed(model_, *model_.target_embedding, model_.target_norm, tokens + begin_, n_, [&](int) { return position; }, x);
     for (size_t l = 0; l < model_.decoder.size(); ++l) {
       const auto& layer = model_.decoder[l];
-      residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention<T>(l, in); });
+      residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention<T>(l, in, model_.rotary ? position : nullptr); });
       const bool is_recorded = recorder.weights && l == recorder.layer;
       residual(model_, layer.norms[1], x, n_, w,
                [&](const float* in) { cross_attention<T>(l, in, is_recorded ? &recorder : nullptr); });
@@ -55,14 +55,16 @@ class DecoderStep {
   float* heads(int i) { return workspace_.heads.data() + static_cast<size_t>(i) * model_.value_width(); }
 
   template <class T>
-  void self_attention(size_t l, const float* in) {
+  void self_attention(size_t l, const float* in, const float* rotation) {
     Workspace& w = workspace_;
     const auto& layer = model_.decoder[l].self_attention;
     const int now = kv_cache_.length() - 1;
     layer.qkv->multiply(in, n_, w.wide.data(), w.quantized);
     for (int i = 0; i < n_; ++i) {
       const int row = begin_ + i;
-      const float* qkv = w.wide.data() + static_cast<size_t>(i) * model_.qkv_width();
+      float* qkv = w.wide.data() + static_cast<size_t>(i) * model_.qkv_width();
+      prepare_heads(model_, layer.q_gain, rotation, qkv);
+      prepare_heads(model_, layer.k_gain, rotation, qkv + model_.key_width());
       convert(qkv + model_.key_width(), kv_cache_.at<T>(now, row, l), model_.kv_width());
       w.locate_kv(now + 1, [&](int t) { return kv_cache_.at<T>(t, row, l); });
       for (int t = 0; t < now && i + 1 < n_; ++t) {
@@ -84,7 +86,8 @@ class DecoderStep {
       const int b = sentence_of_row_[begin_ + i], next = i + 1 < n_ ? sentence_of_row_[begin_ + i + 1] : b;
       w.locate_kv(batch_.length(b), [&](int j) { return kv(batch_.starts[b] + j); });
       if (next != b) prefetch(kv(batch_.starts[next]), kv(batch_.starts[next + 1]));
-      const float* query = w.wide.data() + static_cast<size_t>(i) * model_.key_width();
+      float* query = w.wide.data() + static_cast<size_t>(i) * model_.key_width();
+      prepare_heads(model_, layer.q_gain, nullptr, query);
       Attention<T, 1>(model_, w.kv.data(), batch_.length(b))(query, 0, w.scores.data(), heads(i));
       if (recorder) recorder->record(begin_ + i, w.scores.data(), model_.heads, batch_.length(b));
     }

@@ -21,7 +21,7 @@ namespace nmtkit {
 // Not thread-safe, but several searches may use one model at once.
 class DecoderState {
  public:
-  // Encodes `source` (B, width), of whose rows the first lengths[b] tokens count, at `positions` (width, D). Each
+  // Encodes `source` (B, width), of whose rows the first lengths[b] tokens count, at `positions` (width, position_width). Each
   // sentence has one row. Throws std::out_of_range for a length outside 1..width, TooLarge, std::bad_alloc.
   DecoderState(const Model& model, const int64_t* source, const int64_t* lengths, int sentences, int width,
          const float* positions, int threads)
@@ -59,7 +59,7 @@ class DecoderState {
     shortlists_.emplace(std::move(shortlists));
   }
 
-  // Decode a token of each row (R,) at a `position` (D), into the log-probabilities (R, W) of the next tokens. Throws
+  // Decode a token of each row (R,) at a `position` (position_width), into the log-probabilities (R, W) of the next tokens. Throws
   // std::out_of_range, TooLarge, std::bad_alloc.
   void step(const int64_t* tokens, int R, const float* position, float* log_probs, int threads) {
     const int W = model_.output->rows();

@@ -53,7 +53,7 @@ class Encoder {
       : model_(model), batch_(batch), begin_(begin), end_(end), first_(batch.starts[begin]),
         n_(batch.starts[end] - first_), workspace_(workspace) {}
 
-  // Encode the tokens at `positions` (longest, D), and store the keys and values of decoder layer l in cross_kv[l]
+  // Encode the tokens at `positions` (longest, position_width), and store the keys and values of decoder layer l in cross_kv[l]
   // (S, H·(K + V)) of type T.
   template <class T>
   void run(const float* positions, const std::vector<void*>& cross_kv) {
@@ -62,9 +62,9 @@ class Encoder {
     for (int b = begin_; b < end_; ++b)
       embed(
           model_, *model_.source_embedding, model_.source_norm, batch_.tokens.data() + batch_.starts[b], batch_.length(b),
-          [&](int i) { return positions + static_cast<size_t>(i) * model_.d_model; }, x + offset(b) * model_.d_model);
+          [&](int i) { return positions + static_cast<size_t>(i) * model_.position_width(); }, x + offset(b) * model_.d_model);
     for (const auto& layer : model_.encoder) {
-      residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention(layer.self_attention, in); });
+      residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention(layer.self_attention, in, positions); });
       residual(model_, layer.norms[1], x, n_, w,
                [&](const float* in) { feed_forward(model_, layer.feed_forward, in, n_, w); });
     }
@@ -72,6 +72,8 @@ class Encoder {
     const int P = model_.kv_width();
     for (size_t l = 0; l < cross_kv.size(); ++l) {
       model_.decoder[l].cross_attention.kv->multiply(x, n_, w.wide.data(), w.quantized);
+      for (int i = 0; i < n_; ++i)
+        prepare_heads(model_, model_.decoder[l].cross_attention.k_gain, nullptr, w.wide.data() + static_cast<size_t>(i) * P);
       convert(w.wide.data(), static_cast<T*>(cross_kv[l]) + static_cast<size_t>(first_) * P, n_ * P);
     }
   }
@@ -80,13 +82,19 @@ class Encoder {
   int offset(int b) const { return batch_.starts[b] - first_; }  // of a sentence among the n_ tokens
 
   // Self-attention within each sentence, into workspace.y.
-  void self_attention(const SelfAttention& layer, const float* in) {
+  void self_attention(const SelfAttention& layer, const float* in, const float* positions) {
     Workspace& w = workspace_;
     layer.qkv->multiply(in, n_, w.wide.data(), w.quantized);
     for (int b = begin_; b < end_; ++b) {
-      const float* qkv = w.wide.data() + static_cast<size_t>(offset(b)) * model_.qkv_width();
+      float* qkv = w.wide.data() + static_cast<size_t>(offset(b)) * model_.qkv_width();
       float* heads = w.heads.data() + static_cast<size_t>(offset(b)) * model_.value_width();
       const int length = batch_.length(b);
+      for (int i = 0; i < length; ++i) {
+        const float* rotation = model_.rotary ? positions + static_cast<size_t>(i) * model_.d_k : nullptr;
+        float* own = qkv + static_cast<size_t>(i) * model_.qkv_width();
+        prepare_heads(model_, layer.q_gain, rotation, own);
+        prepare_heads(model_, layer.k_gain, rotation, own + model_.key_width());
+      }
       const float* kv = qkv + model_.key_width();
       w.locate_kv(length, [&](int i) { return kv + static_cast<size_t>(i) * model_.qkv_width(); });
       int i = 0;

@@ -12,49 +12,54 @@
 
 namespace nmtkit {
 
-struct LayerNorm {
+constexpr float kNormEpsilon = 1e-5f;  // as in nmtkit/model/residual.py
+
+// Layer norm, or RMSNorm without a bias.
+struct Norm {
   const float* gain;
-  const float* bias;
-  float epsilon;
+  const float* bias = nullptr;
 };
 
 struct SelfAttention {
   const Matrix *qkv, *out;
+  const float *q_gain = nullptr, *k_gain = nullptr;  // (K,) of the RMSNorm of each head's queries and keys, if any
 };
 
 struct CrossAttention {
   const Matrix *q, *kv, *out;
+  const float *q_gain = nullptr, *k_gain = nullptr;
 };
 
-enum class Activation { kRelu, kGelu, kSwish };
+enum class Activation { kRelu, kGelu, kSwish, kSwiglu };
 
 struct FeedForward {
-  const Matrix *inner, *outer;
+  const Matrix *inner, *outer;  // with kSwiglu, inner has the gate's rows first
 };
 
 struct EncoderLayer {
   SelfAttention self_attention;
   FeedForward feed_forward;
-  LayerNorm norms[2];
+  Norm norms[2];
 };
 
 struct DecoderLayer {
   SelfAttention self_attention;
   CrossAttention cross_attention;
   FeedForward feed_forward;
-  LayerNorm norms[3];
+  Norm norms[3];
 };
 
 struct Model {
   int d_model, heads, d_k, d_v;
-  bool pre_norm, embedding_norm;
+  bool pre_norm, rms_norm = false, embedding_norm = false;
   float embedding_scale;
+  bool rotary = false;  // positions rotate the queries and keys of self-attention, and are not added to embeddings
   Activation activation;
   const Matrix *source_embedding = nullptr, *target_embedding = nullptr;  // (W, D)
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
-  LayerNorm encoder_norm, decoder_norm;  // with pre_norm only
-  LayerNorm source_norm, target_norm;    // with embedding_norm only
+  Norm encoder_norm, decoder_norm;  // with pre_norm only
+  Norm source_norm, target_norm;    // with embedding_norm only
   const Matrix* output;
   const std::shared_ptr<BlockPool> pool = std::make_shared<BlockPool>();
 
@@ -64,6 +69,7 @@ struct Model {
   int key_width() const { return heads * d_k; }
   int value_width() const { return heads * d_v; }
   int kv_width() const { return key_width() + value_width(); }  // the keys of all heads, then the values
+  int position_width() const { return rotary ? d_k : d_model; }
   int qkv_width() const { return key_width() + kv_width(); }
 };
 

@@ -87,16 +87,18 @@ Activation activation_of(const std::string& name) {
   if (name == "relu") return Activation::kRelu;
   if (name == "gelu") return Activation::kGelu;
   if (name == "swish") return Activation::kSwish;
+  if (name == "swiglu") return Activation::kSwiglu;
   throw std::out_of_range("there is no activation " + name);
 }
 
 PyObject* model(PyObject*, PyObject* args) {
   Model sizes;
-  int pre_norm, encoder_layers, decoder_layers, threads;
+  int pre_norm, rms_norm, rotary, encoder_layers, decoder_layers, threads;
   const char *activation, *format;
   PyObject* weights;
-  if (!PyArg_ParseTuple(args, "iiiipfsiiO!si", &sizes.d_model, &sizes.heads, &sizes.d_k, &sizes.d_v, &pre_norm,
-                        &sizes.embedding_scale, &activation, &encoder_layers, &decoder_layers, &PyDict_Type, &weights, &format, &threads))
+  if (!PyArg_ParseTuple(args, "iiiipfppsiiO!si", &sizes.d_model, &sizes.heads, &sizes.d_k, &sizes.d_v, &pre_norm,
+                        &sizes.embedding_scale, &rms_norm, &rotary, &activation, &encoder_layers, &decoder_layers, &PyDict_Type, &weights,
+                        &format, &threads))
     return nullptr;
   std::vector<Array<const float>> read(PyDict_Size(weights));
   std::vector<Array<const int8_t>> integers(read.size());
@@ -121,6 +123,8 @@ PyObject* model(PyObject*, PyObject* args) {
   std::unique_ptr<LoadedModel> made;
   const bool done = without_gil([&] {
     sizes.pre_norm = pre_norm != 0;
+    sizes.rms_norm = rms_norm != 0;
+    sizes.rotary = rotary != 0;
     sizes.activation = activation_of(activation);
     made = std::make_unique<LoadedModel>(sizes, encoder_layers, decoder_layers, arrays, number_format_of(format), threads);
   });
@@ -141,7 +145,7 @@ PyObject* encode(PyObject*, PyObject* args) {
     if (lengths.size() != static_cast<size_t>(sentences))
       throw std::out_of_range(std::to_string(lengths.size()) + " lengths do not fit " + std::to_string(sentences) +
                               " sentences");
-    positions.expect_size(static_cast<size_t>(width) * model->d_model, "positions");
+    positions.expect_size(static_cast<size_t>(width) * model->position_width(), "positions");
     check_ids(source, model->source_size());
     made = std::make_unique<DecoderState>(*model, source.data(), lengths.data(), sentences, width, positions.data(),
                                           threads);
@@ -185,7 +189,7 @@ PyObject* step(PyObject*, PyObject* args) {
     return nullptr;
   return none_if(without_gil([&] {
     log_probs.expect_size(tokens.size() * state->model().output->rows(), "log-probabilities");
-    position.expect_size(state->model().d_model, "positions");
+    position.expect_size(state->model().position_width(), "positions");
     state->step(tokens.data(), tokens.length(0), position.data(), log_probs.data(), threads);
   }));
 }
@@ -210,7 +214,7 @@ PyObject* best_step(PyObject*, PyObject* args) {
     const int k = log_probs.length(1);
     log_probs.expect_size(tokens.size() * k, "log-probabilities");
     best_tokens.expect_size(tokens.size() * k, "tokens");
-    position.expect_size(state->model().d_model, "positions");
+    position.expect_size(state->model().position_width(), "positions");
     state->best_step(tokens.data(), tokens.length(0), position.data(), ids, k, log_probs.data(), best_tokens.data(),
                      threads);
   }));
@@ -237,7 +241,7 @@ PyObject* attend(PyObject*, PyObject* args) {
                         Array<const float>::read, &position, &threads))
     return nullptr;
   return none_if(without_gil([&] {
-    position.expect_size(state->model().d_model, "positions");
+    position.expect_size(state->model().position_width(), "positions");
     state->attend(tokens.data(), tokens.length(0), position.data(), threads);
   }));
 }

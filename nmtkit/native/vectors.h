@@ -137,4 +137,22 @@ Moments normalize(const T* x, const float* gain, const float* bias, float epsilo
   return row;
 }
 
+// y = gain · x / √(mean of x² + ε); y may be x.
+inline void rms_normalize(const float* x, const float* gain, float epsilon, int count, float* y) {
+  FloatVec squares = set1(0.0f);
+  for_vectors(count, [&](int i, int n) { squares = fma(load_n(x + i, n), load_n(x + i, n), squares); });
+  const FloatVec factor = set1(1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(count) + epsilon));
+  for_vectors(count, [=](int i, int n) { store_n(y + i, load_n(x + i, n) * factor * load_n(gain + i, n), n); });
+}
+
+// Rotates each pair (x[i], x[half + i]) by the angle whose cosine is rotation[i], and whose sine is rotation[half + i].
+inline void rotate(const float* rotation, int half, float* x) {
+  for_vectors(half, [=](int i, int n) {
+    const FloatVec cosine = load_n(rotation + i, n), sine = load_n(rotation + half + i, n);
+    const FloatVec a = load_n(x + i, n), b = load_n(x + half + i, n);
+    store_n(x + i, a * cosine - b * sine, n);
+    store_n(x + half + i, b * cosine + a * sine, n);
+  });
+}
+
 }  // namespace nmtkit

@@ -37,6 +37,7 @@ class LoadedModel : public Model {
       matrix(&decoder[l].cross_attention.q, cross + "q", key_width(), d_model);
       matrix(&decoder[l].cross_attention.kv, cross + "kv", kv_width(), d_model);
       matrix(&decoder[l].cross_attention.out, cross + "out", d_model, value_width());
+      head_norms(decoder[l].cross_attention, cross);
       feed_forward(decoder[l].feed_forward, layer);
       decoder[l].norms[0] = norm(layer + "around_self_attention.norm");
       decoder[l].norms[1] = norm(layer + "around_cross_attention.norm");
@@ -67,8 +68,6 @@ class LoadedModel : public Model {
   }
 
  private:
-  static constexpr float kEpsilon = 1e-5f;  // of layer norm, as in torch
-
   struct Task {
     const Matrix** result;
     WeightRows weight;
@@ -95,24 +94,36 @@ class LoadedModel : public Model {
     return copies_.back().get();
   }
 
-  LayerNorm norm(const std::string& name) {
+  // Without a bias, layer norm has zeros.
+  Norm norm(const std::string& name) {
     const float* gain = copy(get(name + ".weight", d_model, 1));
-    return {gain, copy(get(name + ".bias", d_model, 1)), kEpsilon};
+    if (rms_norm) return {gain};
+    if (find(name + ".bias")) return {gain, copy(get(name + ".bias", d_model, 1))};
+    copies_.push_back(make_aligned<float>(d_model));
+    return {gain, copies_.back().get()};
   }
 
   void matrix(const Matrix** result, const std::string& name, int rows, int columns) {
     const WeightRows& weight = get(name + ".weight", rows, columns);
-    tasks_.push_back({result, weight, get(name + ".bias", weight.rows, 1).fp32});
+    tasks_.push_back({result, weight, find(name + ".bias") ? get(name + ".bias", weight.rows, 1).fp32 : nullptr});
   }
 
   void self_attention(SelfAttention& attention, const std::string& layer) {
     matrix(&attention.qkv, layer + "self_attention.qkv", qkv_width(), d_model);
     matrix(&attention.out, layer + "self_attention.out", d_model, value_width());
+    head_norms(attention, layer + "self_attention.");
+  }
+
+  template <class Attention>
+  void head_norms(Attention& attention, const std::string& name) {
+    if (!find(name + "q_norm.weight")) return;
+    attention.q_gain = copy(get(name + "q_norm.weight", d_k, 1));
+    attention.k_gain = copy(get(name + "k_norm.weight", d_k, 1));
   }
 
   void feed_forward(FeedForward& network, const std::string& layer) {
     matrix(&network.inner, layer + "feed_forward.inner", 0, d_model);
-    const int inner = tasks_.back().weight.rows;
+    const int inner = tasks_.back().weight.rows / (activation == Activation::kSwiglu ? 2 : 1);
     matrix(&network.outer, layer + "feed_forward.outer", d_model, inner);
   }
 

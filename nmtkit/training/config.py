@@ -109,11 +109,19 @@ class LoadingConfig(Config):
 class OptimizerConfig(Config):
     heading: ClassVar[str] = "Optimization"
 
+    optimizer: str = option(
+        "adam",
+        choices=("adam", "muon", "schedule-free"),
+        help="Adam (the paper), Muon for the matrices of layers with Adam for the rest, or schedule-free Adam.",
+    )
     lr_schedule: str = option(
         "paper",
-        choices=("paper", "inverse-sqrt", "linear", "cosine", "constant"),
+        choices=("paper", "inverse-sqrt", "linear", "cosine", "constant", "wsd"),
         help="Learning rate schedule after a linear warm-up. paper: d_model^-0.5 · update^-0.5 (§5.3). The others "
-        "peak at --lr. linear and cosine fall to 0 at --max-updates.",
+        "peak at --lr. linear and cosine fall to 0 at --max-updates. wsd: constant, then a linear decay to 0.",
+    )
+    decay_updates: int | None = option(
+        None, min=1, unset="--max-updates / 5", help="Updates of the decay of --lr-schedule wsd, at the end of the run."
     )
     lr: float = option(5e-4, above=0.0, help="Peak learning rate of every schedule except paper.")
     lr_scale: float = option(1.0, above=0.0, help="Multiply the learning rate of --lr-schedule paper by this factor.")
@@ -123,6 +131,13 @@ class OptimizerConfig(Config):
     adam_eps: float = option(1e-9, min=1e-30, help="Adam's ε.")
     weight_decay: float = option(0.0, min=0.0, help="Decoupled weight decay (not in the paper).")
     label_smoothing: float = option(0.1, min=0.0, below=1.0, help="Label smoothing, ε_ls in the paper (§5.4).")
+    r_drop: float = option(
+        0.0,
+        min=0.0,
+        metavar="ALPHA",
+        help="Compute each batch with two dropout masks, and add their divergence to the loss with this weight "
+        "(R-Drop; usually 5). 0: off.",
+    )
     clip_norm: float = option(0.0, min=0.0, help="Clip gradients to this norm. 0: off.")
     ema: float = option(
         0.0,
@@ -134,6 +149,19 @@ class OptimizerConfig(Config):
     max_skips: int = option(
         10, min=1, help="Stop after this many consecutive updates with a gradient that is not finite."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optimizer == "schedule-free":
+            if self.lr_schedule != "constant":
+                raise UserError("--optimizer schedule-free needs --lr-schedule constant: it replaces the decay")
+            if self.ema or not self.adam_beta1:
+                raise UserError("--optimizer schedule-free keeps an average of its own: omit --ema and --adam-beta1 0")
+
+    @property
+    def keeps_average(self) -> bool:
+        """Whether checkpoints contain an average of the weights."""
+        return self.ema > 0 or self.optimizer == "schedule-free"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def memory_for_model(dataset: Dataset, options: TrainingOptions, device: torch.d
             raise
         with torch.device("meta"):  # shapes without memory
             model = _make_model(dataset, options)
-        raise RunError(f"{out_of_memory(device)}: {_size(model, averaged=options.optimizer.ema > 0)}") from error
+        raise RunError(f"{out_of_memory(device)}: {_size(model, averaged=options.optimizer.keeps_average)}") from error
 
 
 def checkpoint_bytes(model: nn.Module, averaged: bool) -> int:

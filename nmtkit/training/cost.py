@@ -13,19 +13,22 @@ from nmtkit.training.ranks import Ranks
 class Cost:
     """Counts the floating-point operations of a run's model, and compares them with the rated speed of its devices."""
 
-    def __init__(self, config: ModelConfig, target_size: int, ranks: Ranks, precision: torch.dtype) -> None:
-        self.config, self.target_size, self.ranks = config, target_size, ranks
+    def __init__(
+        self, config: ModelConfig, target_size: int, ranks: Ranks, precision: torch.dtype, passes: int = 1
+    ) -> None:
+        """`passes` is how often the model computes each sentence pair."""
+        self.config, self.target_size, self.ranks, self.passes = config, target_size, ranks, passes
         self.device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type
         self.half = precision != torch.float32
 
     def flops(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> int:
-        """Count FLOPs of a forward and backward pass over pairs of these lengths (n,), in tokens without padding."""
-        return training_flops(self.config, self.target_size, source, target)
+        """Count FLOPs of all passes, forward and backward, over pairs of these lengths (n,), without padding."""
+        return self.passes * training_flops(self.config, self.target_size, source, target)
 
     def flops_of_sampled(self, share: Share) -> int:
         """Count FLOPs of an update with sampled subwords, whose lengths only the micro-batches show. Collective."""
         lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
-        (flops,) = self.ranks.sum([sum(training_flops(self.config, self.target_size, *sides) for sides in lengths)])
+        (flops,) = self.ranks.sum([sum(self.flops(*sides) for sides in lengths)])
         return int(flops)
 
     def utilization(self, flops: int, seconds: float) -> float | None:

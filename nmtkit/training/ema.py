@@ -50,3 +50,23 @@ class MovingAverage:
             kept = weight.clone()
             weight.copy_(average)
             average.copy_(kept)
+
+
+class ScheduleFreeAverage(MovingAverage):
+    """The average x that schedule-free Adam computes, recovered from its weights y and its iterates z.
+
+    As y = (1 - β1)·z + β1·x, the optimizer stores no x (Defazio et al. 2024).
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Start from the model's current weights."""
+        super().__init__(model, decay=0.0)
+        self.optimizer = optimizer
+
+    @torch.no_grad()
+    def step(self, update: int, is_taken: Tensor) -> None:
+        """Recompute the average after an update."""
+        beta = self.optimizer.param_groups[0]["betas"][0]
+        for average, weight in zip(self.averages.values(), self.model.parameters(), strict=True):
+            if "z" in (state := self.optimizer.state.get(weight, {})):  # otherwise frozen, or every update was skipped
+                torch.lerp(weight, state["z"], 1 - 1 / beta, out=average)

@@ -16,10 +16,11 @@ from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import build_model
-from nmtkit.training.ema import MovingAverage
+from nmtkit.training.ema import MovingAverage, ScheduleFreeAverage
 from nmtkit.training.fine_tuning import freeze
 from nmtkit.training.loss import MicroBatchLoss
-from nmtkit.training.optim import make_optimizer, take_step
+from nmtkit.training.optim import take_step
+from nmtkit.training.optimizers import make_optimizer
 from nmtkit.training.ranks import Ranks
 
 
@@ -52,13 +53,15 @@ class Learner:
         if options.compute.compile:
             compile_model(self.model, ranks.device)
         freeze(self.model, options.fine_tuning.freeze)
-        self.loss = MicroBatchLoss(self.model, options.optimizer.label_smoothing)
+        self.loss = MicroBatchLoss(self.model, options.optimizer.label_smoothing, options.optimizer.r_drop)
         self.lora = options.lora if options.lora.lora_rank else None
         self.optimizer = make_optimizer(self.model, options.optimizer)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
         ema = options.optimizer.ema
         self.average = MovingAverage(self.model, ema) if ema else None
         self.search: dict[str, Any] = {}  #: of the checkpoint that the weights began with
+        if options.optimizer.optimizer == "schedule-free":
+            self.average = ScheduleFreeAverage(self.model, self.optimizer.parts[0])
 
     def step(self, update: int, learning_rate: float) -> Tensor:
         """Take one optimizer step; return the gradient norm, a scalar on the device.

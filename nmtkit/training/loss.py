@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.machine import native_build
@@ -24,6 +25,7 @@ LOSS_VERSION = 2  #: version 1 gave probability to PAD and BOS
 _ROWS_CPU, _ROWS_CPU_BF16, _ROWS_GPU = 256, 512, 8192
 _ALIGNED = 8  # rows of 16-bit logits begin at multiples of 16 bytes: GPUs multiply others several times slower
 _LARGEST_FP16 = 2.0**15
+_IMPOSSIBLE = -1e4  # finite logit with probability 0: its divergence is 0, not NaN
 _Kernel = Callable[[Tensor, Tensor, float, bool], Tensor]
 
 
@@ -185,33 +187,72 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
     )
 
 
-def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: float) -> tuple[Tensor, Tensor]:
+def batch_loss(
+    model: TranslationModel, batch: MicroBatchTensors, smoothing: float, r_drop: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Return the sums over a batch's real target tokens of smoothed loss and negative log-likelihood, scalars in nats.
 
     A packed batch needs a model that implements `decode_packed`.
+
+    With `r_drop` α, two dropout masks give two losses and two distributions p and q. The loss is then the mean of both
+    plus α/4 · (KL(p‖q) + KL(q‖p)): half the loss of R-Drop, which adds both (Liang et al. 2021).
     """
     if isinstance(batch, PackedBatch):
-        hidden, target = _decode_packed(model, batch), batch.tgt_out[: batch.target_tokens]
+        target = batch.tgt_out[: batch.target_tokens]
     else:
-        hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths)).flatten(0, 1)  # (B·T, D)
-        hidden = hidden.index_select(0, batch.target_indices)
         target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
+    passes = 2 if r_drop else 1
+    hidden = torch.cat([_decode(model, batch) for _ in range(passes)])
     matrix, bias = model.output_matrix, model.output_bias
     if bias is not None:
         hidden, matrix = _with_bias_as_column(hidden, matrix, bias)
-    return projected_cross_entropy(hidden, matrix, target, smoothing)
+    loss, nll = projected_cross_entropy(hidden, matrix, target.repeat(passes), smoothing)
+    if not r_drop:
+        return loss, nll
+    first, second = hidden.chunk(2)
+    return loss / 2 + r_drop / 4 * symmetric_divergence(first, second, matrix), nll / 2
+
+
+def symmetric_divergence(a: Tensor, b: Tensor, matrix: Tensor) -> Tensor:
+    """Sum KL(p‖q) + KL(q‖p) over all rows of the outputs a and b (N, D) of a decoder: a scalar, in nats.
+
+    p and q are their distributions over the ids that may be output. Logits are in memory for a few rows at a time: the
+    backward pass computes them again.
+    """
+    rows = _rows_at_a_time(a.is_cuda, product_dtype(a))
+    parts = zip(torch.split(a, rows), torch.split(b, rows), strict=True)
+    sums = [checkpoint(_divergence, *part, matrix, use_reentrant=False, preserve_rng_state=False) for part in parts]
+    return torch.stack(sums).sum()
+
+
+def _divergence(a: Tensor, b: Tensor, matrix: Tensor) -> Tensor:
+    log_probs = []
+    for hidden in (a, b):
+        logits = F.linear(hidden, matrix)
+        logits[:, list(NEVER_OUTPUT)] = _IMPOSSIBLE
+        log_probs.append(logits.log_softmax(-1, torch.float32))
+    p, q = log_probs
+    return ((p.exp() - q.exp()) * (p - q)).sum()
 
 
 class MicroBatchLoss(nn.Module):
     """Model and loss in one module, because DistributedDataParallel wraps `forward`, which includes the projection."""
 
-    def __init__(self, model: TranslationModel, smoothing: float) -> None:
+    def __init__(self, model: TranslationModel, smoothing: float, r_drop: float = 0.0) -> None:
         super().__init__()
-        self.model, self.smoothing = model, smoothing
+        self.model, self.smoothing, self.r_drop = model, smoothing, r_drop
 
     def forward(self, batch: MicroBatchTensors) -> tuple[Tensor, Tensor]:
         """Return the two scalars of `batch_loss`."""
-        return batch_loss(self.model, batch, self.smoothing)
+        return batch_loss(self.model, batch, self.smoothing, self.r_drop if self.training else 0.0)
+
+
+def _decode(model: TranslationModel, batch: MicroBatchTensors) -> Tensor:
+    """The decoder's output (target_tokens, D) for the real target tokens of a batch."""
+    if isinstance(batch, PackedBatch):
+        return _decode_packed(model, batch)
+    hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths)).flatten(0, 1)  # (B·T, D)
+    return hidden.index_select(0, batch.target_indices)
 
 
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:

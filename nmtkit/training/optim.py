@@ -1,8 +1,8 @@
-"""Adam (§5.3) and the learning rate, a pure function of the update number that needs no saved state."""
+"""The learning rate, a pure function of the update number, the step of an optimizer, and its state in checkpoints."""
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,8 +11,13 @@ from torch import Tensor, nn
 
 from nmtkit.errors import UserError
 from nmtkit.training.config import OptimizerConfig
+from nmtkit.training.optimizers import STATES, Optimizers
 
-ENDING_SCHEDULES = ("linear", "cosine")  #: they reach 0 one update after --max-updates, so every rate depends on it
+ENDING_SCHEDULES = (
+    "linear",
+    "cosine",
+    "wsd",
+)  #: they reach 0 one update after --max-updates, so every rate depends on it
 SCHEDULE_VERSION = 2  #: version of `learning_rate`; version 1 reached 0 at the last update
 
 
@@ -30,82 +35,106 @@ def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_update
         "linear": left,
         "cosine": math.sin(math.pi / 2 * left) ** 2,  # (1 - cos(π · left)) / 2, precise near 0
         "constant": 1.0,
+        "wsd": min(1.0, max(0, end - update) / (config.decay_updates or -(-max_updates // 5))),
     }
     return config.lr * falling[config.lr_schedule]
 
 
-def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Create Adam for the trained parameters, in torch's fused form: one pass over memory for all operations."""
-    return torch.optim.AdamW(
-        [parameter for _, parameter in _trained(model)],
-        lr=config.lr,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_eps,
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
-
-
 def take_step(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizers,
     scaler: torch.amp.GradScaler,
     learning_rate: float,
     clip_norm: float = 0.0,
 ) -> Tensor:
     """Take one optimizer step, after clipping the gradient's norm to `clip_norm` (0: no clipping).
 
-    Returns the norm before clipping, a scalar on the device. If it is not finite, only the loss scale changes: the
-    fused optimizer decides this on the device, so the host does not wait for a GPU.
+    Returns the norm before clipping, a scalar on the device. If it is not finite, only the loss scale changes: fused
+    Adam decides this on the device, so the host does not wait for a GPU. For other optimizers it waits.
     """
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-    scaler.unscale_(optimizer)
+    scaler.unscale_(cast(Any, optimizer))  # only its groups are used
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     total_norm = nn.utils.get_total_norm(gradients)
     if clip_norm:
         nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, total_norm)
-    fused: Any = optimizer
-    fused.grad_scale, fused.found_inf = None, (~total_norm.isfinite()).float()
-    optimizer.step()
+    is_finite = total_norm.isfinite()
+    for part in optimizer.parts:
+        if isinstance(part, torch.optim.AdamW):
+            fused: Any = part
+            fused.grad_scale, fused.found_inf = None, (~is_finite).float()
+            part.step()
+        elif is_finite:
+            part.step()
     scaler.update()
     return total_norm
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return Adam's moments, in the shapes of the parameters, and step counts, scalars, by parameter name."""
-    names = [name for name, _ in _trained(model)]
-    state = optimizer.state_dict()["state"]
-    return {f"{kind}.{names[i]}": value for i, values in sorted(state.items()) for kind, value in values.items()}
+def optimizer_tensors(optimizer: Optimizers, model: nn.Module) -> dict[str, Tensor]:
+    """Return the optimizer's tensors of each parameter, named by `STATES` and the parameter.
+
+    Step counts are scalars, all others have the shapes of the parameters.
+    """
+    states = {name: part.state.get(each, {}) for name, each in _trained(model) for part in _owner(optimizer, each)}
+    return {f"{kind}.{name}": value for name, state in states.items() for kind, value in state.items()}
 
 
 def check_optimizer(
     tensors: Mapping[str, NDArray[np.float32]], parameters: Mapping[str, NDArray[np.float32]], updates: int
 ) -> None:
-    """Raise UserError with the first problem unless these are Adam's arrays for some of the parameters.
+    """Raise UserError with the first problem unless these are an optimizer's arrays for some of the parameters.
 
-    Moments have the shapes (…) of parameters, step counts are scalars of at most `updates`.
+    Step counts are scalars of at most `updates`, all others have the shapes (…) of parameters.
     """
-    for name in sorted({key.partition(".")[2] for key in tensors}):
+    for name, present in sorted(_kinds(tensors).items()):
         if name not in parameters:
             raise UserError(f"the optimizer's state does not fit the model: {name} is unknown")
-        for kind, shape in (("step", ()), ("exp_avg", parameters[name].shape), ("exp_avg_sq", parameters[name].shape)):
-            tensor = tensors.get(f"{kind}.{name}")
+        for kind in next((kinds for kinds in STATES.values() if present.issubset(kinds)), STATES["AdamW"]):
+            tensor, shape = tensors.get(f"{kind}.{name}"), () if kind == "step" else parameters[name].shape
             if tensor is None or tensor.shape != shape or tensor.dtype != np.float32:
                 raise UserError(f"the optimizer's state does not fit the model: {kind}.{name}")
             if not np.isfinite(tensor).all() or (kind == "step" and tensor > updates):
                 raise UserError(f"the optimizer's state has invalid values in {kind}.{name}")
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Load moments (…) and scalar step counts from `optimizer_tensors`. Parameters without them start from zero."""
-    numbers = {name: number for number, (name, _) in enumerate(_trained(model))}
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors:
+def load_optimizer(optimizer: Optimizers, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Load tensors (…) from `optimizer_tensors`. Parameters that `has_state` finds without any start from zero."""
+    given = dict(tensors)
+    for name in has_state(optimizer, model, given):
+        parameter = model.get_parameter(name)
+        for part in _owner(optimizer, parameter):
+            kinds = STATES[type(part).__name__]
+            part.state[parameter] = {kind: given[f"{kind}.{name}"].to(parameter.device, copy=True) for kind in kinds}
+
+
+def has_state(optimizer: Optimizers, model: nn.Module, tensors: Iterable[str]) -> list[str]:
+    """List the trained parameters for which the names of `optimizer_tensors` contain the state of their optimizer."""
+    present = _kinds(tensors)
+    return [
+        name
+        for name, parameter in _trained(model)
+        for part in _owner(optimizer, parameter)
+        if present.get(name) == set(STATES[type(part).__name__])
+    ]
+
+
+def _kinds(names: Iterable[str]) -> dict[str, set[str]]:
+    """Group the names of tensors by parameter."""
+    kinds: dict[str, set[str]] = {}
+    for key in names:
         kind, _, name = key.partition(".")
-        if name in numbers:  # otherwise it is frozen now
-            state.setdefault(numbers[name], {})[kind] = value.clone()
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        kinds.setdefault(name, set()).add(kind)
+    return kinds
+
+
+def _owner(optimizer: Optimizers, parameter: nn.Parameter) -> list[torch.optim.Optimizer]:
+    """Find the part of an optimizer that trains a parameter."""
+    return [
+        part
+        for part in optimizer.parts
+        if any(each is parameter for group in part.param_groups for each in group["params"])
+    ]
 
 
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -19,7 +19,8 @@ from nmtkit.training.config import BatchConfig, TrainingOptions
 from nmtkit.training.fine_tuning import initial_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
 from nmtkit.training.loss import LOSS_VERSION
-from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optimizer
+from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, has_state, load_optimizer
+from nmtkit.training.optimizers import schedule_free_sums
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, restore
@@ -60,6 +61,8 @@ def resume(
     state = ranks.run_on_main(lambda: start.state)
     if state is not None:
         load_optimizer(learner.optimizer, learner.model, ranks.broadcast(start.optimizer or {}))
+        if schedule_free_sums(learner.optimizer):
+            learner.optimizer.param_groups[0].update(state.schedule_free)
         if state.scaler:
             learner.scaler.load_state_dict(state.scaler)
         logger.info("resuming after update %d (epoch %d)", state.update, state.epoch)
@@ -96,11 +99,11 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
 
 
 def _warn_of_missing_moments(learner: Learner, optimizer: Collection[str]) -> None:
-    """Warn about trained parameters without Adam's moments in the checkpoint, for example because they were frozen."""
-    trained = [name for name, parameter in learner.model.named_parameters() if parameter.requires_grad]
-    missing = sum(f"step.{name}" not in optimizer for name in trained)
+    """Warn about trained parameters without the optimizer's state in the checkpoint, such as frozen ones before."""
+    trained = sum(parameter.requires_grad for parameter in learner.model.parameters())
+    missing = trained - len(has_state(learner.optimizer, learner.model, optimizer))
     if missing:
-        logger.warning("%d of %s start without Adam's moments", missing, counted(len(trained), "parameter"))
+        logger.warning("%d of %s start without the optimizer's state", missing, counted(trained, "parameter"))
 
 
 def is_reset(checkpoint: Checkpoint, options: TrainingOptions) -> bool:

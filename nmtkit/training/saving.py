@@ -9,6 +9,7 @@ from nmtkit.training.config import TrainingOptions
 from nmtkit.training.learner import Learner
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import optimizer_tensors
+from nmtkit.training.optimizers import schedule_free_sums
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.record import make_record
 from nmtkit.training.save_dir import SaveDir
@@ -79,6 +80,7 @@ class Saver:
     ) -> str | None:
         """Save in the main process; return the error message, None on success."""
         state.scaler = self.learner.scaler.state_dict()
+        state.schedule_free = schedule_free_sums(self.learner.optimizer)
         record = make_record(state, window, self.validator.metric, self.data, self.options)
         try:
             if metrics is not None:

@@ -84,6 +84,7 @@ class RunState:
     is_interim: bool = False  #: whether the run resumed from a checkpoint of this update that is not counted
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
     scaler: dict[str, float] = field(default_factory=dict)  #: loss scaling, with fp16 only
+    schedule_free: dict[str, float] = field(default_factory=dict)  #: `schedule_free_sums` of the optimizer
 
     def begin_update(self, update: MixedUpdate) -> None:
         """Advance to an update before its gradient is computed."""

@@ -63,7 +63,7 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     """Describe the disk space that checkpoints need, and the free space."""
     checkpoints = options.checkpoints
     kept = checkpoints.keep_last + checkpoints.keep_best + (checkpoints.save_epochs is not None)
-    size = checkpoint_bytes(model, averaged=options.optimizer.ema > 0)
+    size = checkpoint_bytes(model, averaged=options.optimizer.keeps_average)
     need = f"about {format_bytes(size)} each, up to {kept} of them in {checkpoints.save_dir}"
     try:
         free = shutil.disk_usage(existing_part(checkpoints.save_dir)).free

@@ -131,7 +131,8 @@ class Trainer:
         )
         self.learner = Learner(data.first, data.languages, options, ranks)
         model, precision = self.learner.model.config, self.learner.precision
-        self.cost = Cost(model, len(data.first.target.vocab), ranks, precision)
+        passes = 2 if options.optimizer.r_drop else 1
+        self.cost = Cost(model, len(data.first.target.vocab), ranks, precision, passes)
         self.validator = Validator(data.first, options)
         self.other_validators = {
             name: Validator(dataset, options)

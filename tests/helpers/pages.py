@@ -5,6 +5,7 @@ FROM_MODEL = (  # these begin with the dataset and the model of index.md
     "tutorials/fine-tuning.md",
     "tutorials/many-devices.md",
     "how-to/train.md",
+    "how-to/modern-transformer.md",
     "how-to/mix-datasets.md",
     "how-to/resume.md",
     "how-to/training-speed.md",

@@ -41,6 +41,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"share_embeddings": "none", "attention_window": 1, "norm": "pre"},
     {"activation": "gelu", "output_bias": True, "source_end": False},
     {"activation": "swish", "positions": "fairseq", "norm": "pre"},
+    {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "qk_norm": True, "bias": False},
+    {"positions": "rotary", "d_k": 6, "d_v": 3, "bias": False, "attention_window": 2},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
 

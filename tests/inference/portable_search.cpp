@@ -46,9 +46,9 @@ const Matrix* read_embedding(int columns, NumberFormat format) {
   return matrices.back().get();
 }
 
-LayerNorm read_norm() {
-  const float* gain = read_vector();
-  return {gain, read_vector(), 1e-5f};
+Norm read_norm(const Model& model) {
+  const float *gain = read_vector(), *bias = read_vector();
+  return {gain, model.rms_norm ? nullptr : bias};
 }
 
 std::unique_ptr<Model> read_model() {
@@ -63,23 +63,28 @@ std::unique_ptr<Model> read_model() {
   model->embedding_scale = std::sqrt(static_cast<float>(model->d_model));
   const NumberFormat format = sizes[5] ? NumberFormat::kInt8 : NumberFormat::kFp32;
   model->activation = static_cast<Activation>(sizes[8]);
+  model->rms_norm = sizes[9] != 0;
+  model->rotary = sizes[10] != 0;
   model->source_embedding = read_embedding(model->d_model, format);
   model->target_embedding = read_embedding(model->d_model, format);
+  const float *q_gain = read_vector(), *k_gain = read_vector();
+  if (!sizes[11]) q_gain = k_gain = nullptr;
+  const auto norm = [&] { return read_norm(*model); };
   for (int64_t l = 0; l < sizes[6]; ++l) {
-    const SelfAttention self_attention{read_matrix(format), read_matrix(format)};
+    const SelfAttention self_attention{read_matrix(format), read_matrix(format), q_gain, k_gain};
     const FeedForward feed_forward{read_matrix(format), read_matrix(format)};
-    model->encoder.push_back({self_attention, feed_forward, {read_norm(), read_norm()}});
+    model->encoder.push_back({self_attention, feed_forward, {norm(), norm()}});
   }
   for (int64_t l = 0; l < sizes[7]; ++l) {
-    const SelfAttention self_attention{read_matrix(format), read_matrix(format)};
-    const CrossAttention cross_attention{read_matrix(format), read_matrix(format), read_matrix(format)};
+    const SelfAttention self_attention{read_matrix(format), read_matrix(format), q_gain, k_gain};
+    const CrossAttention cross_attention{read_matrix(format), read_matrix(format), read_matrix(format), q_gain, k_gain};
     const FeedForward feed_forward{read_matrix(format), read_matrix(format)};
-    model->decoder.push_back({self_attention, cross_attention, feed_forward, {read_norm(), read_norm(), read_norm()}});
+    model->decoder.push_back({self_attention, cross_attention, feed_forward, {norm(), norm(), norm()}});
   }
   model->output = read_matrix(format);
   if (model->pre_norm) {
-    model->encoder_norm = read_norm();
-    model->decoder_norm = read_norm();
+    model->encoder_norm = norm();
+    model->decoder_norm = norm();
   }
   return model;
 }

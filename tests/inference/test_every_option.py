@@ -48,7 +48,10 @@ OTHER_VALUES: dict[str, tuple[object, ...]] = {  # of the options that have no l
     "embedding_norm": (False, True),
     "source_end": (False, True),
     "attention_window": (None, 2),
+    "qk_norm": (False, True),
+    "bias": (False, True),
 }
+MODERN = {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "bias": False}
 
 
 def values_of(field: Any) -> tuple[object, ...]:
@@ -57,13 +60,14 @@ def values_of(field: Any) -> tuple[object, ...]:
 
 
 CHOICES = [(field.name, value) for field in fields(TransformerConfig) for value in values_of(field)]
+CHOICES.append(("activation", MODERN))
 every_choice = pytest.mark.parametrize(("name", "value"), CHOICES, ids=[f"{name} {value}" for name, value in CHOICES])
 
 
 @pytest.fixture
 def checkpoint(name: str, value: object, make_checkpoint: Make) -> Checkpoint:
-    """A model with one option changed, whose biases are not 0 and whose tokens differ clearly."""
-    made = make_checkpoint(**({"max_positions": 60} | {name: value}))
+    """A model with one option changed, or several, whose biases are not 0 and whose tokens differ clearly."""
+    made = make_checkpoint(**({"max_positions": 60} | (value if isinstance(value, dict) else {name: value})))
     generator = torch.Generator().manual_seed(1)
     for weight in made.weights.values():
         weight += torch.randn(weight.shape, generator=generator).numpy() * 0.1
@@ -166,15 +170,15 @@ def by_transformers(checkpoint: Checkpoint, folder: Path) -> Tensor:
 
 @dataclass(frozen=True)
 class WithNewField(TransformerConfig):
-    rotary: bool = option(False, help="Rotary positions.")
+    alibi: bool = option(False, help="Biases by distance.")
 
 
 @dataclass(frozen=True)
 class WithNewChoice(TransformerConfig):
-    positions: str = option("rotary", choices=("sinusoidal", "rotary"), help="Positions.")
+    positions: str = option("alibi", choices=("sinusoidal", "alibi"), help="Positions.")
 
 
-@pytest.mark.parametrize(("kind", "named"), [(WithNewField, "--rotary"), (WithNewChoice, "--positions")])
+@pytest.mark.parametrize(("kind", "named"), [(WithNewField, "--alibi"), (WithNewChoice, "--positions")])
 def test_a_new_option_or_a_new_choice_falls_back_to_torch_and_is_refused_in_int8(
     kind: type[TransformerConfig], named: str, make_checkpoint: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

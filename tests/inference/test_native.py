@@ -227,6 +227,8 @@ VARIANTS: list[dict[str, Any]] = [  # test_every_option.py goes through all valu
     {"d_model": 12, "d_ff": 20, "d_k": 5, "d_v": 70, "encoder_layers": 3},
     {"share_embeddings": "none", "norm": "pre", "d_model": 24, "heads": 1, "decoder_layers": 1},
     {"activation": "gelu", "output_bias": True, "d_ff": 27, "positions": "learned", "max_positions": 200},
+    {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "d_ff": 27, "bias": False},
+    {"positions": "rotary", "d_k": 10, "qk_norm": True, "activation": "swiglu", "encoder_layers": 3},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
 
@@ -297,6 +299,17 @@ def test_the_attention_recorded_in_a_search_is_that_of_its_outputs(precision: st
             assert one.attention is not None
             assert other.attention is not None
             assert np.array_equal(one.attention, other.attention)
+
+
+@torch.inference_mode()
+@variants
+def test_each_step_computes_the_log_probabilities_of_torch_within_1e_5(changes: dict[str, Any]) -> None:
+    model, src = make(**changes), with_lengths(sources(7, 1, 12, 3))
+    backends = [packed(model), InTensors(torch_backend(model))]
+    states = [each.start(each.encode(*src)) for each in backends]
+    for tokens in (torch.full((4,), BOS), *torch.randint(EOS + 1, W, (9, 4))):
+        found, expected = (each.step(tokens, state) for each, state in zip(backends, states, strict=True))
+        assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_a_sentence_may_be_longer_than_a_block_of_rows() -> None:

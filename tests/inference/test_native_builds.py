@@ -90,20 +90,27 @@ def test_products_match_the_portable_build(build: str, int8: bool, rows: int, co
 # --- whole searches
 
 W, B, BEAM, STEPS = 37, 4, 4, 12
-ACTIVATIONS = ("relu", "gelu", "swish")  # in the order of `Activation` in model.h
-SIZES: list[dict[str, Any]] = [{}, {"pre_norm": True, "d_k": 5, "d_v": 24, "activation": 1}, {"activation": 2}]
+ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")  # in the order of `Activation` in model.h
+MODERN = {"pre_norm": True, "rms_norm": True, "rotary": True, "activation": 3}
+SIZES: list[dict[str, Any]] = [
+    {},
+    {"pre_norm": True, "d_k": 5, "d_v": 24, "activation": 1},
+    {"activation": 2},
+    {**MODERN, "d_k": 10},
+    {"qk_norm": True, "rotary": True},
+]
 
 
 class Weights(NamedTuple):
     """A random Transformer in the order of portable_search.cpp, and sentences for it."""
 
-    sizes: dict[str, int]  # d_model, heads, d_k, d_v, pre_norm, int8, encoder_layers, decoder_layers, activation
-    embeddings: list[Tensor]  # (W, D): source, target
+    sizes: dict[str, int]  # in the order of `random_weights`
+    embeddings: list[Tensor]  # (W, D): source, target; then the gains of all queries and keys (d_k,)
     matrices: list[tuple[Tensor, Tensor | None]]  # (N, K), (N,)
     norms: list[tuple[Tensor, Tensor]]  # (D,), (D,)
     source: Tensor  # (B, S)
     lengths: Tensor  # (B,)
-    positions: Tensor  # (S or steps, D)
+    positions: Tensor  # (S or steps, D, or d_k with rotary positions)
 
 
 class Step(NamedTuple):
@@ -111,37 +118,40 @@ class Step(NamedTuple):
 
     origins: Tensor  # (R,)
     tokens: Tensor  # (R,)
-    position: Tensor  # (D,)
+    position: Tensor  # (D,) or (d_k,)
     best_tokens: Tensor  # (R, BEAM)
     log_probs: Tensor  # (R, BEAM)
 
 
 def random_weights(int8: bool, **changes: int) -> Weights:
     sizes = {"d_model": 16, "heads": 2, "d_k": 8, "d_v": 8, "pre_norm": False, "int8": int8}
-    sizes = {**sizes, "encoder_layers": 2, "decoder_layers": 2, "activation": 0, **changes}
+    sizes = {**sizes, "encoder_layers": 2, "decoder_layers": 2, "activation": 0}
+    sizes = {**sizes, "rms_norm": False, "rotary": False, "qk_norm": False, **changes}
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int, scale: float = 1.0) -> Tensor:
         return torch.randn(*shape, generator=generator) * scale
 
-    def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        return random(rows, columns, scale=columns**-0.5), random(rows, scale=0.1)
+    def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor | None]:
+        return random(rows, columns, scale=columns**-0.5), None if sizes["rms_norm"] else random(rows, scale=0.1)
 
     D, keys, values = sizes["d_model"], sizes["heads"] * sizes["d_k"], sizes["heads"] * sizes["d_v"]
     self_attention = [(2 * keys + values, D), (D, values)]
     cross_attention, feed_forward = [(keys, D), (keys + values, D), (D, values)], [(32, D), (D, 32)]
+    if sizes["activation"] == ACTIVATIONS.index("swiglu"):
+        feed_forward[0] = (64, D)
     shapes = [*self_attention, *feed_forward] * sizes["encoder_layers"]
     shapes += [*self_attention, *cross_attention, *feed_forward] * sizes["decoder_layers"]
     count = 2 * sizes["encoder_layers"] + 3 * sizes["decoder_layers"] + 2 * sizes["pre_norm"]
     lengths = torch.tensor([7, 1, 130, 12])  # one that is longer than a block of rows
     return Weights(
         sizes,
-        [random(W, D, scale=0.5), random(W, D, scale=0.5)],
+        [*(random(W, D, scale=0.5) for _ in range(2)), *(1 + random(sizes["d_k"], scale=0.1) for _ in range(2))],
         [*(matrix(*shape) for shape in shapes), (random(W, D), None)],
         [(1 + random(D, scale=0.1), random(D, scale=0.1)) for _ in range(count)],
         torch.randint(4, W, (B, int(lengths.max())), generator=generator),
         lengths,
-        random(int(lengths.max()), D, scale=0.5),
+        random(int(lengths.max()), sizes["d_k"] if sizes["rotary"] else D, scale=0.5),
     )
 
 
@@ -162,10 +172,13 @@ def named(weights: Weights) -> dict[str, NDArray[np.float32]]:
                 for part in parts[sublayer]:
                     name = f"{stack}.{number}.{sublayer}.{part}"
                     found[f"{name}.weight"], found[f"{name}.bias"] = next(matrices)
+                if sizes["qk_norm"] and sublayer != "feed_forward":
+                    name = f"{stack}.{number}.{sublayer}"
+                    found[f"{name}.q_norm.weight"], found[f"{name}.k_norm.weight"] = weights.embeddings[2:]
             for sublayer in sublayers:
                 name = f"{stack}.{number}.around_{sublayer}.norm"
                 found[f"{name}.weight"], found[f"{name}.bias"] = next(norms)
-    found["source_embedding.weight"], found["target_embedding.weight"] = weights.embeddings
+    found["source_embedding.weight"], found["target_embedding.weight"] = weights.embeddings[:2]
     found["projection.weight"], _ = next(matrices)
     for name in ("encoder_norm", "decoder_norm") if sizes["pre_norm"] else ():
         found[f"{name}.weight"], found[f"{name}.bias"] = next(norms)
@@ -178,6 +191,7 @@ def beam_search(native: Any, weights: Weights) -> list[Step]:
     model = native.model(
         *(sizes[name] for name in ("d_model", "heads", "d_k", "d_v", "pre_norm")),
         sizes["d_model"] ** 0.5,
+        *(sizes[name] for name in ("rms_norm", "rotary")),
         ACTIVATIONS[sizes["activation"]],
         *(sizes[name] for name in ("encoder_layers", "decoder_layers")),
         named(weights),

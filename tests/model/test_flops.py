@@ -28,7 +28,15 @@ def _addmm_flops(total: torch.Size, first: torch.Size, second: torch.Size, **_: 
     return 2 * first[0] * first[1] * second[1]
 
 
-@pytest.mark.parametrize("options", [{}, {"d_k": 5, "d_v": 2}, {"norm": "pre", "share_embeddings": "none"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"d_k": 5, "d_v": 2},
+        {"norm": "pre", "share_embeddings": "none"},
+        {"norm_type": "rms", "activation": "swiglu", "positions": "rotary", "qk_norm": True, "bias": False},
+    ],
+)
 def test_forward_and_training_flops_equal_the_counts_of_torch(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Low-rank adaptation: the model it starts from, its gradients, and merged weights, against explicit matrices."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -122,8 +123,9 @@ def test_a_pattern_without_a_match_is_refused(lora: LoraConfig, config: ModelCon
         LoraConfig(lora_rank=4, lora_targets=("encoder.1.*", "decoder.0.cross_attention.kv.weight")),
     ],
 )
-def test_merged_weights_give_the_outputs_of_the_adapted_model(lora: LoraConfig) -> None:
-    model, base = adapted(lora), make()
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, activation="swiglu", norm_type="rms", bias=False)])
+def test_merged_weights_give_the_outputs_of_the_adapted_model(config: TransformerConfig, lora: LoraConfig) -> None:
+    model, base = adapted(lora, config), make(config)
     weights = as_tensors(merged(as_arrays(collect_weights(model)), lora.scale))
     assert weights.keys() == collect_weights(base).keys()
     torch.testing.assert_close(functional_call(base, weights, batch())[..., 3:], logits(model), rtol=0, atol=1e-5)

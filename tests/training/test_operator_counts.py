@@ -14,7 +14,8 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.loss import MicroBatchLoss
-from nmtkit.training.optim import make_optimizer, take_step
+from nmtkit.training.optim import take_step
+from nmtkit.training.optimizers import make_optimizer
 from nmtkit.training.ranks import Ranks
 
 SCALER = torch.amp.GradScaler("cuda", enabled=False)

@@ -12,7 +12,8 @@ from torch.testing import assert_close
 from nmtkit.errors import UserError
 from nmtkit.model.weights import as_arrays
 from nmtkit.training.config import OptimizerConfig
-from nmtkit.training.optim import check_optimizer, learning_rate, load_optimizer, make_optimizer, optimizer_tensors
+from nmtkit.training.optim import check_optimizer, learning_rate, load_optimizer, optimizer_tensors
+from nmtkit.training.optimizers import Optimizers, make_optimizer
 
 
 def rate(update: int, d_model: int = 512, max_updates: int = 1000, **options: Any) -> float:
@@ -34,7 +35,7 @@ def test_the_default_schedule_follows_the_formula_of_the_paper() -> None:
     assert rate(10, warmup_updates=10) == pytest.approx(512**-0.5 * 10**-0.5)
 
 
-@pytest.mark.parametrize("schedule", ["inverse-sqrt", "linear", "cosine", "constant"])
+@pytest.mark.parametrize("schedule", ["inverse-sqrt", "linear", "cosine", "constant", "wsd"])
 def test_other_schedules_warm_up_linearly_to_their_peak(schedule: str) -> None:
     options: dict[str, Any] = {"lr_schedule": schedule, "lr": 0.01, "warmup_updates": 100}
     for update in (1, 50, 99, 100):
@@ -55,6 +56,16 @@ def test_other_schedules_decay_by_the_formula_of_their_name() -> None:
     assert rate(999, lr_schedule="constant", **options) == 0.01
 
 
+def test_wsd_is_constant_until_its_decay_which_ends_at_0_after_the_last_update() -> None:
+    options: dict[str, Any] = {"lr_schedule": "wsd", "lr": 0.01, "warmup_updates": 100}
+    assert {rate(update, **options) for update in range(100, 802)} == {0.01}
+    for update in (802, 900, 1000):
+        assert rate(update, **options) == pytest.approx(0.01 * (1001 - update) / 200)
+    assert rate(991, decay_updates=10, **options) == 0.01
+    assert rate(1000, decay_updates=10, **options) == pytest.approx(0.001)
+    assert rate(1001, **options) == 0
+
+
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 @pytest.mark.parametrize(("warmup", "updates"), [(1, 1), (1, 2), (3, 3), (3, 4), (10, 1000)])
 def test_the_last_update_of_a_falling_schedule_still_learns(schedule: str, warmup: int, updates: int) -> None:
@@ -71,7 +82,7 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
 
 
-def steps(model: nn.Module, optimizer: torch.optim.Optimizer, begin: int, end: int) -> None:
+def steps(model: nn.Module, optimizer: Optimizers | torch.optim.Optimizer, begin: int, end: int) -> None:
     for number in range(begin, end):
         x = torch.randn(4, 5, generator=torch.Generator().manual_seed(number))
         optimizer.zero_grad()

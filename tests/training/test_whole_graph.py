@@ -131,6 +131,7 @@ def test_packed_batches_without_a_kernel_are_not_compiled(graphs: Graphs, monkey
         ({"positions": "fairseq", "activation": "gelu"}, 1),
         ({"share_embeddings": "none", "output_bias": True}, 1),
         ({"attention_window": 3}, 2),  # short sentences have a graph without blocks
+        ({"norm_type": "rms", "activation": "swiglu", "positions": "rotary", "qk_norm": True, "bias": False}, 1),
         ({"lora": True}, 1),
         ({"activation_checkpointing": True}, 1),
     ],
