@@ -256,7 +256,7 @@ def is_export(path: Path) -> bool:
 
 
 def check_replaceable(output: Path) -> None:
-    """Raise UserError for an existing file to write a checkpoint to, unless it is a checkpoint or empty."""
+    """Raise UserError if `output` exists and is neither a checkpoint nor an empty file."""
     if not output.exists():
         return
     if not output.is_file():  # reading a pipe would wait for its writer
@@ -295,7 +295,7 @@ def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[s
     if not is_direction(*languages):
         raise ValueError(f"{quoted(languages[0])} and {quoted(languages[1])} are not two languages")
     if not isinstance(joined, bool):
-        raise TypeError("'joined_vocabulary' is not true or false")
+        raise TypeError("'joined_vocabulary' must be true or false")
     kinds = (header["tokenizer"]["source"], header["tokenizer"]["target"])
     source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])

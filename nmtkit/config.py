@@ -143,7 +143,7 @@ def _single(field: "dataclasses.Field[Any]", kind: type, value: Any) -> Any:
             return value
     elif kind is bool:
         if not isinstance(value, bool):
-            raise UserError(f"{flag(field.name)}: {quoted(value)} is not true or false")
+            raise UserError(f"{flag(field.name)}: {quoted(value)} must be true or false")
     elif not isinstance(value, str | Path):
         raise UserError(f"{flag(field.name)}: {quoted(value)} is not a string")
     return kind(value)

@@ -88,7 +88,7 @@ class Mixture:
     def updates(
         self, position: MixturePosition = BEGINNING, prefetch: Callable[[Plans], Plans] = iter
     ) -> Iterator[MixedUpdate]:
-        """Yield updates without end, from a position on. `prefetch` may plan parts of an epoch ahead."""
+        """Yield updates endlessly, starting at `position`. `prefetch` wraps an iterator of plans to work ahead."""
         first, *samplers = self.samplers
         others = [
             _Follower(corpus, sampler, self.shares[corpus] / self.shares[0], place, prefetch)

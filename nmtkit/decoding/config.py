@@ -197,7 +197,7 @@ class RequestConfig(Config):
     source_tag: str = option(
         "",
         metavar="TAG",
-        help="Prepend this tag to every input line, such as '<2de>' for the target language. It must be one token of "
+        help="Prepend this tag, such as '<2de>' for the target language, to every input line. It must be one token of "
         "the vocabulary.",
     )
 
@@ -304,8 +304,8 @@ class StreamConfig(Config):
     split_sentences: bool | None = option(
         None,
         unset="for documents and in nmt-serve",
-        help="Translate the sentences of a line separately and join them. Most models omit text if a line contains "
-        "several sentences.",
+        help="Translate each sentence of a line separately and join the translations. Most models omit text if a line "
+        "contains several sentences.",
     )
 
     def sizes_on(self, device: str) -> "BatchSizes":
@@ -417,7 +417,7 @@ class EvaluationConfig(Config):
         None,
         metavar="FILE",
         help="Reference, one line per input line. Default with DATASET: its target side, which SentencePiece has "
-        "normalized. For scores to publish, use the raw file.",
+        "normalized. For scores that you intend to publish, use the raw file.",
     )
 
     @property

@@ -258,9 +258,9 @@ def can_be_fixed(
 
 
 def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
-    """Create an engine that searches in this process, one batch at a time, for any number of threads.
+    """Create an engine that searches in this process, one batch at a time. Several threads may use it.
 
-    N-best lists contain different texts, as `text_of` decodes the ids of a hypothesis.
+    The hypotheses of an n-best list have distinct texts, which `text_of` decodes from their ids.
     """
     turn = Lock()
 

@@ -110,10 +110,10 @@ class RequestFiles:
                 raise UserError(f"{flag} {self._files[flag]} has more lines than the input")
 
     def report(self) -> None:
-        """Log how many glossary terms occurred in no line."""
+        """Log how many glossary terms did not occur in any line, if any."""
         if self._glossary is not None and self._glossary.unused:
             lost, terms = len(self._glossary.unused), counted(self._glossary.size, "glossary term")
-            logger.info("%d of %s occurred in no line, such as %r", lost, terms, min(self._glossary.unused))
+            logger.info("%d of %s do not occur in any line, for example %r", lost, terms, min(self._glossary.unused))
 
     def _next(self, flag: str, file: Iterator[str]) -> str:
         line = next(file, None)

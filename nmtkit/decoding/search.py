@@ -365,7 +365,7 @@ class _Beam:
     def report(self) -> None:
         """Log the progress of a long search."""
         steps = int(self.limit.max()) + 1
-        report("long search", {"sentences": len(self.sentences), "step": self.histories.length, "of at most": steps})
+        report("long search", {"sentences": len(self.sentences), "step": self.histories.length, "max steps": steps})
 
     def leave(self, done: Bools) -> None:
         """Remove the sentences that are done (b,) from the batch."""

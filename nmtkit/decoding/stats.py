@@ -78,7 +78,7 @@ class StreamStats:
             lines = counted(self.not_utf8, "line")
             logger.warning("%s had bytes that are not UTF-8; they were replaced with U+FFFD", lines)
         if self.empty > _NEARLY_ALL * self.with_text:
-            advice = "is it a model for these languages, and is the text prepared as its training text was?"
+            advice = "does the model support these languages, and is the text prepared like its training text?"
             logger.warning("%d of %s are empty: %s", self.empty, counted(self.with_text, "translated line"), advice)
         percent = unknown_percent(self.unknown, self.source_tokens)
         if doubt := unknown_warning(source, percent):

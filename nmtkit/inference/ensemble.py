@@ -15,7 +15,7 @@ from nmtkit.inference.shortlist import Ids
 
 @dataclass
 class EnsembleState:
-    """The state of each model."""
+    """The decoding state of each model of the ensemble."""
 
     states: list[InferenceState]
 

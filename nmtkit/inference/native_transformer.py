@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ANY: Any = None
 _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search knows, with the values that it knows
     **dict.fromkeys(("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v"), _ANY),
-    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), _ANY),  # not in use in a search
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), _ANY),  # not used in search
     "activation": ("relu", "gelu", "swish"),
     "positions": ("sinusoidal", "learned", "fairseq", "marian"),
     "max_positions": _ANY,

@@ -67,7 +67,7 @@ class FilesConfig(Config):
     source_tag: str = option(
         "",
         metavar="TAG",
-        help="Prepend this tag to every source line, such as '<2de>' for the target language. It must be one token, "
+        help="Prepend this tag, such as '<2de>' for the target language, to every source line. It must be one token, "
         "see --user-symbol.",
     )
 
@@ -238,7 +238,7 @@ class CleaningConfig(Config):
     dedup_normalized: bool = option(False, help="Ignore case, punctuation, spaces and the values of digits in --dedup.")
     max_length: int = option(250, min=1, help="Drop pairs with a side of more than this many tokens.")
     max_ratio: float | None = option(
-        None, min=1, max=1e6, help="Drop pairs with a side of more than this many times the tokens of the other."
+        None, min=1, max=1e6, help="Drop pairs in which one side has more than this many times the other's tokens."
     )
 
     def __post_init__(self) -> None:

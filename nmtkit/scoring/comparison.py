@@ -133,7 +133,7 @@ def as_table(comparisons: Iterable[Comparison]) -> Table:
 
 
 def as_lines(comparisons: Iterable[Comparison], rows: bool = True) -> list[str]:
-    """Format two lines for each metric and, with `rows`, a line for each of several systems."""
+    """Format each metric as its signature (and score, for a single system), a note and, with `rows`, all systems."""
     lines = []
     for comparison in comparisons:
         one, *others = comparison.scores.values()

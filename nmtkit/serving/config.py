@@ -87,7 +87,7 @@ class ServeConfig(Config):
 
     @property
     def max_body(self) -> int:
-        """The maximum bytes of a body. JSON needs up to 12 per character, and the other fields need room."""
+        """The maximum size of a request body in bytes: 12 per character, as in JSON escapes, plus other fields."""
         return 12 * self.max_request_chars + (1 << 16)
 
 

@@ -49,8 +49,8 @@ class BatchConfig(Config):
         above=0.0,
         metavar="T",
         unset="1",
-        help="Without --mix: a dataset's share is its target tokens to the power of 1/T. Higher values favor small "
-        "datasets.",
+        help="Without --mix, each dataset's share is proportional to its number of target tokens raised to the power "
+        "1/T. Higher values favor small datasets.",
     )
     seed: int = option(1, min=0, max=2**63 - 1, help="Seed of initial weights, data order and dropout.")
     subword_sampling: float = option(

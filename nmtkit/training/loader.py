@@ -78,7 +78,7 @@ class Loader:
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, position: MixturePosition) -> Iterator[Work]:
-        """Yield updates from a position on, without end. Threads prepare one update ahead."""
+        """Yield updates endlessly, starting at `position`. Threads prepare one update ahead."""
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in self.mixture.updates(position))
             return
@@ -155,7 +155,10 @@ def subword_sampling(
 
 
 def balanced_shares(costs: list[int], ranks: int) -> list[list[int]]:
-    """Assign micro-batches to ranks: the most expensive first, each to the rank with the lowest cost so far."""
+    """Assign micro-batches with these `costs` to ranks, and return the ascending indices of each rank's share.
+
+    The most expensive micro-batch is assigned first, each to the rank with the lowest total cost so far.
+    """
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for number in sorted(range(len(costs)), key=lambda number: -costs[number]):

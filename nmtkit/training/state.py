@@ -97,9 +97,9 @@ class RunState:
     def record_validation(
         self, results: dict[str, float | None], metric: str, better: Callable[[float, float], bool], counts: bool
     ) -> None:
-        """Record the results of a validation at this update, and update the best result by `metric` and `better`.
+        """Record the results of a validation at this update, and whether its value of `metric` is the best so far.
 
-        `counts` is whether --patience counts this validation.
+        `better(a, b)` is whether a is better than b; None is never the best. --patience counts it if `counts`.
         """
         self.validation = results
         value = results[metric]

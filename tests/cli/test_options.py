@@ -150,7 +150,7 @@ def test_choices_accept_hyphens_and_underscores() -> None:
         ({"spoons": "3"}, "--spoons: '3' is not a whole number"),
         ({"spoons": 2.5}, r"--spoons: 2\.5 is not a whole number"),
         ({"guest": "Ann"}, "--guest: a list of strings is expected, not 'Ann' alone"),
-        ({"bread": "no"}, "--bread: 'no' is not true or false"),
+        ({"bread": "no"}, "--bread: 'no' must be true or false"),
         ({"kind": "fish"}, "--kind: 'fish' is not one of pea, leek"),
     ],
 )

@@ -257,7 +257,7 @@ def test_the_default_size_of_the_vocabulary_depends_on_the_number_of_pairs(
         with caplog.at_level(logging.INFO, "nmtkit"):
             dataset = make(tmp_path, [prefix], tokenizer="sentencepiece", joined_vocab=True)
         assert len(dataset.source.vocab) == size
-        assert f"vocabulary of {size} subwords for {pairs} pairs" in caplog.text
+        assert f"vocabulary of {size} subwords, chosen for {pairs} pairs" in caplog.text
 
 
 # The same for every number of workers
