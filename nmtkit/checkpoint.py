@@ -288,8 +288,8 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
 def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[str], bytes]) -> Checkpoint:
     """Create a checkpoint without weights from a header, with the tokenizers of both sides.
 
-    `name_parts` returns the names of their parts, given kinds, whether the vocabulary is shared, and languages. `read`
-    returns the content of a part.
+    `name_parts(kinds, joined, languages)` returns the names of the stored parts of both tokenizers, and `read(name)`
+    the content of a part.
     """
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
     if not is_direction(*languages):

@@ -106,7 +106,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
-        """Create options from `to_dict`'s values, or else the defaults. Raises UserError for an unknown option."""
+        """Create options from values of `to_dict`; missing ones get defaults. Raises UserError for unknown options."""
         names = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:

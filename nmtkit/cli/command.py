@@ -260,7 +260,7 @@ class Command(click.Command):
 
 
 def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
-    """Create a command like `click.command`, with nmtkit's help layout, common options and exit codes."""
+    """Return a decorator like `click.command`, for a command with nmtkit's help, common options and exit codes."""
     settings.setdefault("context_settings", {"help_option_names": ["-h", "--help"], "max_content_width": 110})
     return click.command(name, cls=Command, **settings)
 

@@ -307,7 +307,7 @@ def answer(command: str, option: str) -> str | None:
 
 
 def moved(command: str, option: str) -> str | None:
-    """Return a line about an option that was removed from a command; None for any other option."""
+    """Return a message about an option that was removed from a command; None for any other option."""
     instead = _find(_MOVED.get(command, {}), option)
     return instead and f"{option.replace('_', '-')} {instead}"
 

@@ -89,7 +89,7 @@ _on_broken_pipe: Callable[[], None] | None = None
 
 @contextlib.contextmanager
 def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
-    """Call `action`, instead of raising LostReader, for output to a stderr that has lost its reader."""
+    """Within this context, call `action` instead of raising LostReader if stderr has lost its reader."""
     global _on_broken_pipe
     _on_broken_pipe = action
     try:

@@ -39,7 +39,7 @@ class Split:
         return max(int(side.lengths[pairs].max()) for pairs in slices for side in (self.source, self.target))
 
     def check_lengths(self, option: str, limit: int, instead: str) -> None:
-        """Raise UserError with the first lines if sentences have more tokens than the `limit` of `option`.
+        """Raise UserError with the first lines that have more tokens than `limit`, the value of `option`.
 
         The message suggests a larger limit, or `instead`.
         """
@@ -123,7 +123,7 @@ class Dataset:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target language."""
+        """The source and target language."""
         return self.source_language, self.target_language
 
 

@@ -157,7 +157,7 @@ def write_description(
     source_tag: str = "",
     known: Mapping[str, FileRecord] = MappingProxyType({}),
 ) -> None:
-    """Write dataset.json for a folder whose other files are complete. It lists only files of a dataset.
+    """Write dataset.json for a folder whose other files are complete. Lists only files that a dataset can contain.
 
     Files in `known` are not read again, see `record_file`.
     """

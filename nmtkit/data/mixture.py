@@ -20,7 +20,7 @@ Plans = Iterator[list[Update]]
 
 
 class MicroBatch(NamedTuple):
-    """Sentence pairs of one corpus that are computed together."""
+    """Sentence pairs of one corpus that are processed together."""
 
     corpus: int  # its number in the mixture, from 0
     epoch: int  # of that corpus

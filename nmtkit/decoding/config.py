@@ -130,7 +130,7 @@ class SearchConfig(Config):
         return replace(model, **{name: getattr(self, name) for name in self.explicit})
 
     def length_limit(self, source_tokens: int, required: int = 0, positions: int | None = None) -> int:
-        """Return the maximum number of tokens of an output, without EOS, for a number of source tokens without EOS."""
+        """Return the maximum length of an output: at least `required`, at most `positions`; all numbers without EOS."""
         limit = max(int(self.max_len_a * source_tokens + self.max_len_b), required)
         return limit if positions is None else min(limit, positions)
 
@@ -315,7 +315,7 @@ class StreamConfig(Config):
 
 
 class BatchSizes(NamedTuple):
-    """The sizes of `StreamConfig` on a device."""
+    """The sizes of a batch and of the buffer on a device, see `StreamConfig`."""
 
     max_tokens: int  # source tokens of a batch
     buffer: int  # lines
@@ -452,7 +452,7 @@ class GenerationOptions(OptionGroups):
 
 
 class PenaltyKeywords(TypedDict, total=False):
-    """The fields of `SearchConfig` that the score of a given translation depends on."""
+    """The fields of `SearchConfig` that affect the score of a given translation."""
 
     length_penalty: float
     length_penalty_form: str

@@ -104,9 +104,9 @@ def search_batch(
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence, or the scored target of each task.
 
-    Hypotheses have different texts, as `text_of` decodes their ids. `processes` share the memory; if a batch does not
-    fit into it, its halves are searched. Raises UserError if the memory is too small for one sentence, and RunError if
-    the search of one sentence runs out of memory or the model gives no finite probabilities.
+    The hypotheses of a sentence have distinct texts, which `text_of` decodes from ids. `processes` processes share the
+    memory; a batch that does not fit is searched in halves. Raises UserError if memory is too small for one sentence,
+    and RunError if the search of one sentence exhausts memory or the model gives no finite probabilities.
     """
     if _has_memory(model, batch, processes):
         try:
@@ -301,7 +301,7 @@ class Workers:
         self._turn = Lock()
 
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
-        """Search batches and yield their results in order, as an `Engine`.
+        """Search batches, and yield their results in order, see `Engine`.
 
         Raises RunError if a worker dies; WorkersNotStartedError if a file is missing or has been replaced when a worker
         loads it.

@@ -57,7 +57,7 @@ class StreamStats:
         self.unknown += translation.source_ids.count(UNK)
 
     def check(self) -> None:
-        """Raise RunError if input and output differ in their number of lines, UserError if more were kept than read."""
+        """Raise RunError if input and output differ in lines, UserError if --resume kept more lines than the input."""
         if self.lines_in < self.done:
             raise UserError(
                 f"--resume: {counted(self.done, 'line')} translated already, but the input has {self.lines_in}: use "

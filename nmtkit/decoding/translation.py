@@ -245,7 +245,7 @@ def _added(
 
 
 def surfaces_of(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:
-    """Return the texts that the ids of a hypothesis add, with the spaces of the decoded text."""
+    """Return the text that each id of a hypothesis adds, with the spaces of the decoded text."""
     surfaces = target.surfaces(ids)
     if "\ufffd" not in text:  # bytes that spell no character are not in the text
         surfaces = [surface.replace("\ufffd", "") for surface in surfaces]

@@ -47,7 +47,7 @@ class ModelConfig(Config, ABC):
 
     @classmethod
     def from_dict(cls: type[M], values: Mapping[str, Any]) -> M:
-        """Create options from `to_dict`'s values, or else the defaults. Raises UserError for an unknown option."""
+        """Create options from values of `to_dict`; missing ones get defaults. Raises UserError for unknown options."""
         return super().from_dict({name: value for name, value in values.items() if name != "arch"})
 
     def for_vocabularies(self: M, joined: bool) -> M:

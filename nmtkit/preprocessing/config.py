@@ -257,5 +257,5 @@ class CleaningConfig(Config):
 
 
 def default_vocab_size(pairs: int) -> int:
-    """The size of a vocabulary of subwords for a corpus of this many pairs."""
+    """Return the size of a subword vocabulary for a corpus of this many pairs."""
     return next((size for most, size in _VOCAB_SIZES.items() if pairs <= most), _LARGE_VOCAB_SIZE)

@@ -123,7 +123,7 @@ def enabled_filters(
 
 @dataclass(frozen=True)
 class PairMarker:
-    """Marks a pair with the first filter that drops it. It can be pickled, as workers create filters on first use."""
+    """Marks a pair with the first filter that drops it. It can be pickled: workers create filters on first use."""
 
     config: CleaningConfig
     languages: tuple[str, str]

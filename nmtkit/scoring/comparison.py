@@ -80,7 +80,7 @@ def compare(
 ) -> list[Comparison]:
     """Score each system with all metrics that papers use for the language.
 
-    With --paired-bs, the first system is the baseline of the others. Raises UserError for a test of a single system,
+    With --paired-bs, the first system is the baseline of the others. Raises UserError for this test of a single system,
     and for a malformed SACREBLEU_SEED.
     """
     if significance.paired_bs and len(systems) < 2:

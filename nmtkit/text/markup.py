@@ -106,7 +106,7 @@ def token_pairs(tokens: Sequence[Token]) -> dict[int, int]:
 
 
 def is_translated(token: Token, default: bool, kept: Collection[str] = KEPT) -> bool:
-    """Whether to translate the content of an element, given its attributes translate and class, and its name."""
+    """Whether to translate an element. Attributes translate and class decide, or else `default` and `kept` names."""
     attributes = {name.lower(): value for name, value in token.attributes.items()}
     classes = attributes.get("class", "").split()
     if "translate" in attributes:

@@ -138,8 +138,8 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
     if not is_same and not is_reset(checkpoint, options):
         folders = ", ".join(str(each.folder) for each in data.datasets)
         way = (
-            "train on it without --reset-progress, which has already taken effect, until the next checkpoint, and then "
-            "give it again"
+            "continue on the earlier data without --reset-progress, which has already taken effect, until the next "
+            "checkpoint, and then give it again"
             if options.fine_tuning.reset_progress
             else "give --reset-progress to continue with this data"
         )

@@ -117,7 +117,7 @@ class RunState:
         self.forget_since_best()
 
     def forget_since_best(self) -> None:
-        """Forget the validations since the best one."""
+        """Reset the counts of validations since the best one."""
         self.validations_since_best = self.uncounted_since_best = 0
 
     @property

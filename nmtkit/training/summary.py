@@ -130,7 +130,7 @@ def next_command(folder: Path, checkpoints: Sequence[int]) -> str:
 
 
 def translate_command(checkpoint: Path) -> str:
-    """The command that translates a file with a checkpoint."""
+    """Return the command that translates a file with a checkpoint."""
     return f"nmt-generate --checkpoint {shlex.quote(str(checkpoint))} --input FILE --output FILE"
 
 
