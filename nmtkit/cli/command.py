@@ -296,7 +296,7 @@ def _check_text(arguments: Sequence[str]) -> None:
     for word in arguments:
         if "\udc80" <= max(word, default="") <= "\udcff":  # stand for bytes that Python cannot decode
             shown = os.fsencode(word).decode("ascii", "backslashreplace")
-            raise UserError(f"{shown}: not {sys.getfilesystemencoding().upper()}: if it is a file, rename it")
+            raise UserError(f"{shown} is not {sys.getfilesystemencoding().upper()}: if it is a file, rename it")
 
 
 def _complete_stdout(stdout: typing.TextIO) -> typing.TextIO:

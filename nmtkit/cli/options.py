@@ -66,7 +66,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and late
         if spelled in self._removed:
             self.fail(f"{value} was removed: use {self._removed[spelled]}", parameter, context)
         if other := self._others.get(str(value)):
-            self.fail(f"{value} is called {other} here", parameter, context)
+            self.fail(f"{value} is called {other} in nmtkit", parameter, context)
         if spelled not in words:
             similar = [word for word in self.choices if word.endswith(f"_{value}")]
             near = f" Did you mean {similar[0]}?" if len(similar) == 1 else did_you_mean(str(value), self.choices)

@@ -53,8 +53,8 @@ class Split:
             first += too_long[: MAX_NAMED_LINES + 1 - len(first)].tolist()
         if count:
             raise UserError(
-                f"{option} {limit}: too small for {counted(count, 'pair')} of {len(self)} in split '{self.name}', such "
-                f"as {self.lines.describe(first)}: give at least {longest}, or {instead}"
+                f"{option} {limit} is too small for {counted(count, 'pair')} of {len(self)} in split '{self.name}', "
+                f"such as {self.lines.describe(first)}: give at least {longest}, or {instead}"
             )
 
 

@@ -160,7 +160,7 @@ class RequestConfig(Config):
     prefix: Path | None = option(
         None,
         metavar="FILE",
-        help="File with the beginning of each translation, in whole words, one per line. An empty line gives none.",
+        help="File with the beginning of each translation, in whole words, one per line. An empty line sets none.",
     )
     constraints: Path | None = option(
         None,
@@ -171,8 +171,8 @@ class RequestConfig(Config):
     glossary: Path | None = option(
         None,
         metavar="FILE",
-        help="File with lines of source term, tab, target term. If a line contains a source term, its translation must "
-        "contain the target term.",
+        help="File of terms: in each line a source term, a tab and a target term. If an input line contains a source "
+        "term, its translation must contain the target term.",
     )
     score: Path | None = option(
         None,
@@ -341,8 +341,8 @@ class EngineConfig(DeviceConfig):
         1,
         min=1,
         max=1024,
-        help="Worker processes, each with its own copy of the model and its own GPU or share of the cores. On a CPU, "
-        "--threads is as fast with the compiled search.",
+        help="Worker processes, each with its own copy of the model and its own GPU or share of the cores. On a CPU "
+        "with the compiled search, --threads is as fast.",
     )
 
 

@@ -60,12 +60,12 @@ class StreamStats:
         """Raise RunError if input and output differ in lines, UserError if --resume kept more lines than the input."""
         if self.lines_in < self.done:
             raise UserError(
-                f"--resume: {counted(self.done, 'line')} translated already, but the input has {self.lines_in}: use "
+                f"--resume: {counted(self.done, 'line')} already translated, but the input has {self.lines_in}: use "
                 "the same input"
             )
         if self.done + self.lines_out != self.lines_in:
             raise RunError(
-                f"{self.lines_in} lines were read, but {self.done + self.lines_out} translated: this is a bug in nmtkit"
+                f"{self.lines_in} lines were read, but {self.done + self.lines_out} were translated: a bug in nmtkit"
             )
 
     def report(self, seconds: float, source: str, language: str, model: "InferenceModel", next: str = "") -> None:

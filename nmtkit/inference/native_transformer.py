@@ -56,7 +56,7 @@ class NativeState:
         self._model = model  # the state points into its memory
 
     def reorder(self, origins: Ints) -> None:
-        """Set row i to the former row `origins[i]`, see `InferenceState.reorder`. Raises IndexError for a missing row."""
+        """Set row i to the former row `origins[i]`, see `InferenceState.reorder`. Raises IndexError for a wrong row."""
         native_build.native.reorder(self.state, origins)
 
     def prepare(self, rows: int) -> None:

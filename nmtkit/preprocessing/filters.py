@@ -51,7 +51,7 @@ def script_share(scripts: Sequence[str], option: str) -> Callable[[str], float]:
                 raise regex.error("not a name")
             regex.compile(rf"\p{{Script={script}}}")
         except regex.error as error:
-            raise UserError(f"{option} {script!r}: not a Unicode script: use a name such as Latin or Han") from error
+            raise UserError(f"{option} {script!r} is not a Unicode script: use a name such as Latin or Han") from error
     pattern = regex.compile("[" + "".join(rf"\p{{Script={script}}}" for script in scripts) + "]")
 
     @functools.cache  # several times faster than a pattern for each text

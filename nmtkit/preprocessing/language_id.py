@@ -25,7 +25,7 @@ def language_filter(path: Path, languages: Sequence[str], least: float) -> Calla
     for label in (source, target):
         if label not in known:
             raise UserError(
-                f"--langid-model {path}: no label for {label.removeprefix(_PREFIX)}: give the model's labels "
+                f"--langid-model {path} has no label for {label.removeprefix(_PREFIX)}: give the model's labels "
                 "with --langid-labels"
             )
     return lambda source_text, target_text: (
@@ -46,7 +46,7 @@ def _load(path: Path) -> Any:
     try:
         return fasttext.load_model(str(path))
     except (ValueError, RuntimeError, MemoryError) as error:
-        raise UserError(f"--langid-model {path}: not a fastText model: use one such as lid.176.ftz") from error
+        raise UserError(f"--langid-model {path} is not a fastText model: use one such as lid.176.ftz") from error
 
 
 def _probabilities(model: Any, line: str, count: int = -1) -> list[tuple[str, float]]:

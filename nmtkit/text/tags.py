@@ -70,5 +70,5 @@ def not_a_piece(tag: str, pieces: Collection[str] = ()) -> UserError:
     if tag in pieces:
         return UserError(f"--source-tag {tag!r}: the tokenizer splits it, although it is a piece: use a different tag")
     return UserError(
-        f"--source-tag {tag!r}: not one piece of the vocabulary: preprocess with --user-symbol {shlex.quote(tag)}"
+        f"--source-tag {tag!r} is not one piece of the vocabulary: preprocess with --user-symbol {shlex.quote(tag)}"
     )

@@ -165,7 +165,7 @@ class StopConfig(Config):
             return 0.0
         time = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", self.budget, re.ASCII)
         if time is None or not float(time[1]):
-            raise UserError(f"--budget {self.budget}: not a time: give minutes, hours or days, such as 30m, 2h or 1d")
+            raise UserError(f"--budget {self.budget} is not a time: give minutes, hours or days, such as 30m, 2h or 1d")
         return float(time[1]) * {"m": 1, "h": 60, "d": 1440}[time[2]]
 
 

@@ -76,7 +76,7 @@ class TrainingData:
         if share * batch_tokens < tokens:
             raise UserError(
                 f"{self.first.folder} has a share of only {share:.2g}, less than a sentence pair of --batch-tokens "
-                f"{batch_tokens}: raise either of them, or give a dataset with a larger share first"
+                f"{batch_tokens}: raise one of them, or give a dataset with a larger share first"
             )
 
     def mixture(self, batches: BatchConfig) -> Mixture:

@@ -495,7 +495,7 @@ def test_ranks_report_their_own_errors_unless_they_share_a_run(
 def test_a_name_that_is_not_utf8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be found when the first checkpoint is written."""
     code, _, err = run("--kind", os.fsdecode(b"caf\xe9.txt"), capsys=capsys)
-    assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: if it is a file, rename it\n")
+    assert (code, err) == (2, "soup: caf\\xe9.txt is not UTF-8: if it is a file, rename it\n")
 
 
 @pytest.mark.parametrize(

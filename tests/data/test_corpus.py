@@ -228,7 +228,8 @@ def test_pairs_too_long_for_max_tokens_are_counted_and_located(
         train.check_lengths("--max-tokens", 3, "stay")
     (name, _), *_ = Dataset.open(dataset).summaries["train"].corpora
     assert str(error.value) == (
-        f"--max-tokens 3: too small for 1 pair of 2 in split 'train', such as {name}, line 1: give at least 4, or stay"
+        "--max-tokens 3 is too small for 1 pair of 2 in split 'train', "
+        f"such as {name}, line 1: give at least 4, or stay"
     )
     with pytest.raises(UserError, match=r"2 pairs of 2 .*, lines 1, 3: give at least 4"):
         train.check_lengths("--max-tokens", 1, "stay")

@@ -71,7 +71,7 @@ def test_without_options_there_are_no_marks() -> None:
 
 @pytest.mark.parametrize("script", ["Klingon", "L&&N"])
 def test_an_unknown_script_is_refused(script: str) -> None:
-    with pytest.raises(UserError, match=r"^--source-script .*: not a Unicode script: use a name such as"):
+    with pytest.raises(UserError, match=r"^--source-script .* is not a Unicode script: use a name such as"):
         make_marker(CleaningConfig(source_script=(script,)), ("en", "de"))
 
 

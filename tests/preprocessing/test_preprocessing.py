@@ -344,7 +344,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "not UTF-8": (
         {"test.en": b"ok\n" * 7 + b"caf\xe9\n" + b"ok\n" * 12},
         [],
-        r"test\.en, line 8: not UTF-8 \(byte 0xe9 at column 4\)",
+        r"test\.en, line 8 is not UTF-8 \(byte 0xe9 at column 4\)",
     ),
     "a damaged archive": (
         {"test.de": None, "test.de.gz": gzip.compress(b"ein Satz\n" * 20)[:-9]},
