@@ -113,7 +113,7 @@ def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -
 def options_without(
     without: Collection[str], /, *adjust: Callable[[dict[str, Any]], None], **groups: type[Config]
 ) -> Callable[[F], F]:
-    """Like `options`, except that fields named in `without` get no flag and keep their defaults."""
+    """Return a decorator like `options`; fields named in `without` get no flag and keep their defaults."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)

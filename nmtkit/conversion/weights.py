@@ -75,7 +75,7 @@ class ForeignWeights:
         return tensor.float()
 
     def drop(self, is_unused: Callable[[str], bool]) -> None:
-        """Remove tensors that the model does not need."""
+        """Remove the tensors whose names `is_unused` accepts, because the model does not need them."""
         self._tensors = {name: tensor for name, tensor in self._tensors.items() if not is_unused(name)}
 
     def refuse_rest(self) -> None:
@@ -84,7 +84,7 @@ class ForeignWeights:
             raise UserError(f"the weight {name} has no counterpart in nmtkit's Transformer: the model is not supported")
 
     def take_linear(self, ours: str, theirs: Sequence[str]) -> dict[str, Tensor]:
-        """Concatenate foreign modules to the weight (outputs, inputs) and bias (outputs,) of a module of nmtkit."""
+        """Take modules `theirs`, and return weight (outputs, inputs) and bias (outputs,) of module `ours`, by name."""
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{module}.{part}") for module in theirs])
             for part in ("weight", "bias")

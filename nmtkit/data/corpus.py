@@ -130,7 +130,7 @@ class Dataset:
 def read_tokenizers(
     folder: Path, kinds: tuple[str, str], joined: bool, languages: tuple[str, str]
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Read the files of `write_tokenizers`. Raises UserError with the file's name if one is damaged."""
+    """Return both sides' tokenizers from the files of `write_tokenizers`. Raises UserError naming a damaged file."""
     path = folder
 
     def read(name: str) -> bytes:

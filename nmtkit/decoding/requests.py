@@ -135,7 +135,7 @@ class Glossary:
     """Terms of the source language with their translations. Any white space in a text matches a space of a term."""
 
     def __init__(self, entries: dict[str, str], ignore_case: bool = False) -> None:
-        """`entries` maps source terms, whose words are separated by single spaces, to target terms."""
+        """`entries` maps source terms, with single spaces between words, to target terms. Case matters by default."""
         self._fold = _lower if ignore_case else str
         self._entries = {self._fold(term): target for term, target in entries.items()}
         self.unused = set(self._entries)  #: source terms that no text has contained
@@ -151,7 +151,7 @@ class Glossary:
 
     @classmethod
     def read(cls, path: Path, ignore_case: bool = False) -> "Glossary":
-        """Read lines of a source term, a tab and a target term. Raises UserError with the number of a bad line."""
+        """Read a glossary with a source term, a tab and a target term per line. Raises UserError for a bad line."""
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(path), 1):
             terms = [_single_spaced(term) for term in line.split("\t")]

@@ -44,7 +44,7 @@ TextOf = Callable[[Sequence[int]], Hashable]  #: the text of the ids of a hypoth
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished output."""
+    """A finished output of a search, with its score."""
 
     ids: list[int]  #: without EOS
     score: float

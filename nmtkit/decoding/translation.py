@@ -181,7 +181,7 @@ def compose(
 
 
 def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Keep the first candidate of each text, because joining parts and copying words can give equal texts."""
+    """Return the first candidate of each text, because joining parts and copying words can give equal texts."""
     first: dict[str, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.text, candidate)

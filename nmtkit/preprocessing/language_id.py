@@ -15,7 +15,7 @@ _PUBLISHED = {"lid.176.bin": 131_266_198, "lid.176.ftz": 938_013}
 
 
 def language_filter(path: Path, languages: Sequence[str], least: float) -> Callable[[str, str], bool]:
-    """Create a filter that drops a pair if the model gives a side's language a probability below `least`.
+    """Return a function that is True for a pair if a side's language has a probability below `least`.
 
     Raises UserError if the package is not installed, or if `path` is not a model with labels for both languages.
     """

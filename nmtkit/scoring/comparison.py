@@ -45,7 +45,7 @@ class Comparison:
 
 
 def read_texts(translations: Sequence[Path], references: Sequence[Path]) -> tuple[Texts, Texts]:
-    """Read the lines of the translations (of stdin if none is given) and of the references.
+    """Return the lines of each translation (stdin if none is given) and of each reference, by name.
 
     Raises UserError if a file is given twice, if two files differ in their number of lines, or if they are empty.
     """

@@ -58,7 +58,7 @@ class Token:
 
 
 def scan(source: str, is_html: bool = True) -> list[Token]:
-    """Split a text into tokens whose concatenation is the text."""
+    """Split a text in HTML or XML (`is_html`) into tokens whose concatenation is the text."""
     return list(_tokens(source, is_html))
 
 

@@ -37,7 +37,7 @@ class Window:
             self.datasets[name] = before[0] + loss, before[1] + count
 
     def averages(self) -> dict[str, float]:
-        """Compute means per token and per second for a log line; NaN if every update was skipped."""
+        """Return means per token and per second, by name, for a log line; NaN if every update was skipped."""
         tokens = self.target_tokens or math.nan
         return {
             "loss": self.loss / tokens,

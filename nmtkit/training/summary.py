@@ -90,7 +90,7 @@ def describe_plan(work: Work) -> str:
 def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
     """Return a warning if updates have too few micro-batches to keep all devices busy, else None.
 
-    Packed micro-batches have about equal sizes, so one for each device is enough.
+    If `packed`, micro-batches have about equal sizes, so one for each device is enough.
     """
     enough = devices if packed else 2 * devices
     if devices == 1 or micro_batches >= enough:

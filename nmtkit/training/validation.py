@@ -55,7 +55,7 @@ def validate(
 ) -> Results | None:
     """Validate on all datasets. Results of `others` are named `valid_<name>_loss` and so on. See `Validator.run`.
 
-    Returns None if any validation was stopped.
+    Returns None if `should_stop` was true on any rank during a validation.
     """
     results = first.run(loss, ranks, should_stop)
     if results is None:
