@@ -81,7 +81,6 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
     """Load models with the options of `engine`, and set the number of threads of this process.
 
     Frees the memory of mapped weights, so later changes to the arrays of `checkpoints` are lost.
-
     Raises UserError like `load_models`, and if the shortlist cannot be read or belongs to different vocabularies.
     """
     set_threads(engine.threads)

@@ -155,10 +155,7 @@ def subword_sampling(
 
 
 def balanced_shares(costs: list[int], ranks: int) -> list[list[int]]:
-    """Assign micro-batches with these `costs` to ranks, and return the ascending indices of each rank's share.
-
-    The most expensive micro-batch is assigned first, each to the rank with the lowest total cost so far.
-    """
+    """Return the micro-batches of each rank, as ascending indices into `costs`, with about equal costs."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for number in sorted(range(len(costs)), key=lambda number: -costs[number]):

@@ -208,8 +208,7 @@ def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bo
     ):
         used = progress.get(name, 1)
         if matters and used != current:
-            fact = "the checkpoint uses version %d of %s, this nmtkit version %d: %s"
-            logger.warning(fact, used, subject, current, effect)
+            logger.warning("the checkpoint has version %d of %s, this nmtkit has %d: %s", used, subject, current, effect)
 
 
 def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collection[str]) -> dict[str, Any]:
