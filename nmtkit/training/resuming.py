@@ -208,7 +208,7 @@ def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bo
     ):
         used = progress.get(name, 1)
         if matters and used != current:
-            logger.warning("the checkpoint has version %d of %s, this nmtkit has %d: %s", used, subject, current, effect)
+            logger.warning("the checkpoint has version %d of %s, nmtkit now has %d: %s", used, subject, current, effect)
 
 
 def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collection[str]) -> dict[str, Any]:
