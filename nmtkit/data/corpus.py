@@ -39,9 +39,9 @@ class Split:
         return max(int(side.lengths[pairs].max()) for pairs in slices for side in (self.source, self.target))
 
     def check_lengths(self, option: str, limit: int, instead: str) -> None:
-        """Raise UserError with the first lines that have more tokens than `limit`, the value of `option`.
+        """Raise UserError if sentences have more tokens than `limit`, the value of `option`.
 
-        The message suggests a larger limit, or `instead`.
+        The message names the first lines, and suggests a larger limit, or `instead`.
         """
         count, longest, first = 0, 0, list[int]()
         for begin in range(0, len(self), _PAIRS_PER_READ):

@@ -114,7 +114,7 @@ class FileRecord(NamedTuple):
 
 
 def record_file(path: Path, known: Mapping[str, FileRecord]) -> FileRecord:
-    """Record size and checksum of a file. An earlier record in `known`, by name, is reused if the size is the same.
+    """Return the size and checksum of a file. An earlier record in `known`, by name, is reused if the size is equal.
 
     This is safe because files of a dataset are only appended to.
     """

@@ -459,7 +459,7 @@ class PenaltyKeywords(TypedDict, total=False):
 
 
 class SearchKeywords(PenaltyKeywords, total=False):
-    """The fields of `SearchConfig`, without `nbest`."""
+    """The fields of `SearchConfig` without `nbest`, as keyword arguments."""
 
     beam: int
     max_len_a: float
@@ -483,7 +483,7 @@ class SearchKeywords(PenaltyKeywords, total=False):
 
 
 class EngineKeywords(TypedDict, total=False):
-    """The fields of `EngineConfig`."""
+    """The fields of `EngineConfig`, as keyword arguments."""
 
     device: str
     precision: str

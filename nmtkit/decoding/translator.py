@@ -335,7 +335,7 @@ class Translator:
 
         The first `done` lines are read and skipped; the translations of the others are bit-identical to those of a run
         that skips none. Messages number the lines from `first_line`.
-        `warns_of_outputs` is whether a warning counts translations that are cut or repetitive, which they also say.
+        If `warns_of_outputs`, a warning counts translations that are cut or repetitive; they are marked in any case.
         """
         config, batches = config or self.search, batches or StreamConfig()
         self._check(config)

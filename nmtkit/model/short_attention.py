@@ -56,7 +56,7 @@ def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | N
 def attend_short_packed(
     projections: tuple[Tensor, ...], sizes: Sizes, query_starts: Tensor, key_starts: Tensor, causal: bool
 ) -> Tensor:
-    """Compute softmax(Q·Kᵀ / √d_k)·V (T, H·V) within packed sentences from projections (T, …), or (T, …) and (S, …).
+    """Compute softmax(Q·Kᵀ / √d_k)·V (T, H·V) within packed sentences. Projections are as in `attend_short`, without B.
 
     The int32 starts (N + 1,) give the beginning of each sentence and the end of the last; after it, the result is 0.
     """

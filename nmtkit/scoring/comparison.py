@@ -133,7 +133,7 @@ def as_table(comparisons: Iterable[Comparison]) -> Table:
 
 
 def as_lines(comparisons: Iterable[Comparison], rows: bool = True) -> list[str]:
-    """Format each metric as its signature (and score, for a single system), a note and, with `rows`, all systems."""
+    """Return the lines of a report: for each metric its signature or only score, a note, and `rows` of systems."""
     lines = []
     for comparison in comparisons:
         one, *others = comparison.scores.values()

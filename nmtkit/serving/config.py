@@ -93,7 +93,7 @@ class ServeConfig(Config):
 
 @dataclass(frozen=True)
 class ServingOptions(OptionGroups):
-    """All options of nmt-serve except for its messages. Requests set `nbest` and `alignment` of the search."""
+    """All options of nmt-serve except those for messages. Requests set `nbest` and `alignment` of the search."""
 
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     server: ServeConfig = field(default_factory=ServeConfig)

@@ -10,7 +10,7 @@ from nmtkit.text.vocabulary import UNK
 
 
 def tag_ids(tag: str, tokenizer: Tokenizer) -> list[int]:
-    """Encode a tag as its piece, possibly after a piece for the beginning of a word. An empty tag has no ids.
+    """Return the ids of a tag: its piece, perhaps after a piece for the beginning of a word. An empty tag has none.
 
     Raises UserError if the tag is not one piece of the vocabulary.
     """

@@ -160,7 +160,7 @@ class StopConfig(Config):
 
     @property
     def budget_minutes(self) -> float:
-        """--budget in minutes; 0 without the option. Raises UserError if it is malformed."""
+        """The value of --budget in minutes; 0 without the option. Raises UserError if it is malformed."""
         if self.budget is None:
             return 0.0
         time = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", self.budget, re.ASCII)

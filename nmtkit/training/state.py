@@ -49,7 +49,7 @@ class Window:
         }
 
     def by_dataset(self) -> dict[str, float | None]:
-        """Return mean loss and number of target tokens of each of several datasets. The loss is None without tokens."""
+        """Return the mean loss and the target tokens of each dataset, by metric name. Without tokens, a loss is None."""
         values: dict[str, float | None] = {}
         for name, (loss, tokens) in self.datasets.items():
             values[f"train_{name}_loss"] = loss / tokens if tokens else None
