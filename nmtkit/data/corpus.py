@@ -160,8 +160,8 @@ def _check_files(folder: Path, description: Description, verify: bool) -> None:
         if not path.is_file():
             raise UserError(f"{path} is missing; {REMEDY}")
         if path.stat().st_size != record.bytes:
-            raise UserError(f"{path}: {path.stat().st_size} bytes instead of {record.bytes}; {REMEDY}")
+            raise UserError(f"{path} has {path.stat().st_size} bytes instead of {record.bytes}; {REMEDY}")
     if verify or sum(record.bytes for record in description.files.values()) < ALWAYS_VERIFY_BELOW:
         for name, record in description.files.items():
             if sha256(folder / name, record.bytes) != record.sha256:
-                raise UserError(f"{folder / name}: damaged, the checksum is wrong; {REMEDY}")
+                raise UserError(f"{folder / name} is damaged, its checksum is wrong; {REMEDY}")

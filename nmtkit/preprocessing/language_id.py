@@ -42,7 +42,7 @@ def _load(path: Path) -> Any:
         raise UserError(f"--langid-model {path}: no such file")
     size, expected = path.stat().st_size, _PUBLISHED.get(path.name)
     if expected not in (None, size):
-        raise UserError(f"--langid-model {path}: {size} bytes instead of {expected}: download it again")
+        raise UserError(f"--langid-model {path} has {size} bytes instead of {expected}: download it again")
     try:
         return fasttext.load_model(str(path))
     except (ValueError, RuntimeError, MemoryError) as error:

@@ -96,7 +96,7 @@ def _as_user_errors(path: Path | str) -> Iterator[None]:
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         if isinstance(error, OSError) and error.strerror:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
-        raise UserError(f"{path}: damaged or truncated ({error})") from error
+        raise UserError(f"{path} is damaged or truncated ({error})") from error
 
 
 def check_readable(path: Path) -> None:

@@ -49,7 +49,7 @@ class Window:
         }
 
     def by_dataset(self) -> dict[str, float | None]:
-        """Return the mean loss and the target tokens of each dataset, by metric name. Without tokens, a loss is None."""
+        """Return the mean loss and the target tokens of each dataset, by metric. Without tokens, a loss is None."""
         values: dict[str, float | None] = {}
         for name, (loss, tokens) in self.datasets.items():
             values[f"train_{name}_loss"] = loss / tokens if tokens else None

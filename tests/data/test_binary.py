@@ -83,8 +83,8 @@ def test_a_failed_write_leaves_no_readable_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "start", "content", "message"),
     [
-        ("a.idx", 0, b"fairseq!", r"a\.idx: not an nmtkit index"),
-        ("a.idx", 8, struct.pack("<I", 2), r"a\.idx: version 2, this nmtkit reads version 1"),
+        ("a.idx", 0, b"fairseq!", r"a\.idx is not an nmtkit index"),
+        ("a.idx", 8, struct.pack("<I", 2), r"a\.idx has version 2, this nmtkit reads version 1"),
         ("a.idx", 12, struct.pack("<I", 3), r"a\.idx: 3 bytes per token are not supported"),
         ("a.idx", 16, struct.pack("<Q", 5), r"a\.idx: 72 bytes do not fit 5 sentences"),
         ("a.idx", 24, struct.pack("<Q", 11), r"a\.bin: 20 bytes do not fit 11 tokens"),

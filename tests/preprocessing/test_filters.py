@@ -139,5 +139,5 @@ def test_language_identification_needs_the_package_and_a_model(tmp_path: Path, m
     with pytest.raises(UserError, match="model: no such file"):
         make_marker(config, ("en", "de"))
     (tmp_path / "lid.176.ftz").write_bytes(b"truncated")
-    with pytest.raises(UserError, match=r"lid\.176\.ftz: 9 bytes instead of"):
+    with pytest.raises(UserError, match=r"lid\.176\.ftz has 9 bytes instead of"):
         make_marker(CleaningConfig(langid_model=tmp_path / "lid.176.ftz"), ("en", "de"))

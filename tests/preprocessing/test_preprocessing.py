@@ -349,7 +349,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "a damaged archive": (
         {"test.de": None, "test.de.gz": gzip.compress(b"ein Satz\n" * 20)[:-9]},
         [],
-        r"test\.de\.gz: damaged or truncated",
+        r"test\.de\.gz is damaged or truncated",
     ),
     "nothing left": (
         {"train.en": b"a b\n\na\n", "train.de": b"x\nx\nx y z\n"},
