@@ -124,7 +124,7 @@ def test_forged_offsets_are_refused_by_every_read(tmp_path: Path, forged: dict[i
 
 def test_a_writer_refuses_lengths_that_do_not_fit_the_tokens(tmp_path: Path) -> None:
     for lengths in ([2], [4, -1], [0, 3]):
-        with TokenFileWriter(tmp_path / "a", 10) as writer, pytest.raises(ValueError, match="lengths do not fit"):
+        with TokenFileWriter(tmp_path / "a", 10) as writer, pytest.raises(ValueError, match="lengths do not match"):
             writer.write(np.array([3, 4, 3], np.uint16), np.array(lengths, np.int32))
 
 
