@@ -256,7 +256,7 @@ def is_export(path: Path) -> bool:
 
 
 def check_replaceable(output: Path) -> None:
-    """Raise UserError for an existing file to write a checkpoint to, unless it is a checkpoint or empty."""
+    """Raise UserError if `output` exists and is neither a checkpoint nor an empty file."""
     if not output.exists():
         return
     if not output.is_file():  # reading a pipe would wait for its writer
@@ -288,14 +288,14 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
 def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[str], bytes]) -> Checkpoint:
     """Create a checkpoint without weights from a header, with the tokenizers of both sides.
 
-    `name_parts` returns the names of their parts, given kinds, whether the vocabulary is shared, and languages. `read`
-    returns the content of a part.
+    `name_parts(kinds, joined, languages)` returns the names of the stored parts of both tokenizers, and `read(name)`
+    the content of a part.
     """
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
     if not is_direction(*languages):
         raise ValueError(f"{quoted(languages[0])} and {quoted(languages[1])} are not two languages")
     if not isinstance(joined, bool):
-        raise TypeError("'joined_vocabulary' is not true or false")
+        raise TypeError("'joined_vocabulary' must be true or false")
     kinds = (header["tokenizer"]["source"], header["tokenizer"]["target"])
     source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])

@@ -106,7 +106,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
-        """Create options from `to_dict`'s values, or else the defaults. Raises UserError for an unknown option."""
+        """Create options from values of `to_dict`; missing ones get defaults. Raises UserError for unknown options."""
         names = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:
@@ -143,7 +143,7 @@ def _single(field: "dataclasses.Field[Any]", kind: type, value: Any) -> Any:
             return value
     elif kind is bool:
         if not isinstance(value, bool):
-            raise UserError(f"{flag(field.name)}: {quoted(value)} is not true or false")
+            raise UserError(f"{flag(field.name)}: {quoted(value)} must be true or false")
     elif not isinstance(value, str | Path):
         raise UserError(f"{flag(field.name)}: {quoted(value)} is not a string")
     return kind(value)

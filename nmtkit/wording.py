@@ -84,7 +84,7 @@ def describe_unknown_version(name: str, version: object, newest: int) -> str:
     """Return the error message for a file of an unsupported version; `newest` is the newest supported one."""
     is_newer = isinstance(version, int) and version > newest
     remedy = "use a newer nmtkit" if is_newer else "the file is damaged"
-    return f"{name} version {quoted(version)}, this nmtkit reads up to {newest}: {remedy}"
+    return f"it has {name} version {quoted(version)}, this nmtkit reads up to {newest}: {remedy}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -25,12 +25,12 @@ from nmtkit.wording import counted
 class AverageConfig(Config):
     heading: ClassVar[str] = "Which checkpoints"
 
-    last: int | None = option(None, min=1, help="Average the newest N checkpoints of a folder that --keep-last counts.")
+    last: int | None = option(None, min=1, help="Average the newest N of the checkpoints that --keep-last counts.")
     best: int | None = option(
         None,
         min=1,
         help="Average the best N checkpoints of a folder: by validation loss, or by BLEU if the run used "
-        "--valid-bleu. Of equal checkpoints, the older one.",
+        "--valid-bleu. Of equal checkpoints, the older one is preferred.",
     )
     until: int | None = option(
         None, min=0, metavar="UPDATE", help="Use only checkpoints of the folder up to this update."

@@ -82,7 +82,7 @@ class Command(click.Command):
                 expose_value=False,
                 callback=read_config_file,
                 metavar="FILE",
-                help="TOML or JSON file of options. The command line overrides it. The prefix no- turns a switch off.",
+                help="TOML or JSON file of options. The command line overrides it, where the prefix no- turns a switch off.",
             ),
             click.Option(
                 ["--debug"],
@@ -260,7 +260,7 @@ class Command(click.Command):
 
 
 def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
-    """Create a command like `click.command`, with nmtkit's help layout, common options and exit codes."""
+    """Return a decorator like `click.command`, for a command with nmtkit's help, common options and exit codes."""
     settings.setdefault("context_settings", {"help_option_names": ["-h", "--help"], "max_content_width": 110})
     return click.command(name, cls=Command, **settings)
 
@@ -296,7 +296,7 @@ def _check_text(arguments: Sequence[str]) -> None:
     for word in arguments:
         if "\udc80" <= max(word, default="") <= "\udcff":  # stand for bytes that Python cannot decode
             shown = os.fsencode(word).decode("ascii", "backslashreplace")
-            raise UserError(f"{shown}: not {sys.getfilesystemencoding().upper()}: if it is a file, rename it")
+            raise UserError(f"{shown} is not {sys.getfilesystemencoding().upper()}: if it is a file, rename it")
 
 
 def _complete_stdout(stdout: typing.TextIO) -> typing.TextIO:

@@ -41,7 +41,7 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"--config {path}: not UTF-8 text: give a TOML or JSON file") from error
+        raise UserError(f"--config {path} is not UTF-8 text: give a TOML or JSON file") from error
     except (ValueError, UserError) as error:
         raise UserError(f"--config {path}: {error}") from error
     context.meta[_IN_USE] = path

@@ -51,7 +51,7 @@ class PathName(click.Path):
 class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and later has the argument
     """One of a few words, in which `_` and `-` are equivalent, as in option names.
 
-    `removed` maps former words to the options that replace them. `others` maps words of other toolkits to ours.
+    `removed` maps former words to the options that replace them. `others` maps words of other toolkits to nmtkit's.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and late
         if spelled in self._removed:
             self.fail(f"{value} was removed: use {self._removed[spelled]}", parameter, context)
         if other := self._others.get(str(value)):
-            self.fail(f"{value} is called {other} here", parameter, context)
+            self.fail(f"{value} is called {other} in nmtkit", parameter, context)
         if spelled not in words:
             similar = [word for word in self.choices if word.endswith(f"_{value}")]
             near = f" Did you mean {similar[0]}?" if len(similar) == 1 else did_you_mean(str(value), self.choices)
@@ -96,14 +96,14 @@ class ConfigOption(click.Option):
 
 
 def output_option(metavar: str, help: str) -> Callable[[F], F]:
-    """Add the required `--output` of a command that writes one result."""
+    """Return a decorator that adds the required option `--output` to a command."""
     return click.option(
         "--output", cls=ConfigOption, heading="Result", required=True, type=PathName(), metavar=metavar, help=help
     )
 
 
 def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -> Callable[[F], F]:
-    """Give a command the flags of each config class, and pass it one object per class, by keyword.
+    """Return a decorator that gives a command the flags of each config class, and passes it one object per class.
 
     Each function in `adjust` may change the dict of all option values before the objects are created.
     """
@@ -113,7 +113,7 @@ def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -
 def options_without(
     without: Collection[str], /, *adjust: Callable[[dict[str, Any]], None], **groups: type[Config]
 ) -> Callable[[F], F]:
-    """Like `options`, except that fields named in `without` get no flag and keep their defaults."""
+    """Return a decorator like `options`; fields named in `without` get no flag and keep their defaults."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -129,7 +129,7 @@ def options_without(
 
 
 def flags(*configs: type[Config], without: Collection[str] = ()) -> Callable[[F], F]:
-    """Give a command the flags of each config class, except for the options named in `without`.
+    """Return a decorator that gives a command the flags of each config class, except for options in `without`.
 
     Classes that share an option share the flag of the first class.
     """
@@ -156,8 +156,8 @@ def given(name: str) -> bool:
 def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: str) -> None:
     """Reset the options `names` that come from the `--config` file if one of `causes` is on the command line.
 
-    The command line overrides options in the file that it excludes or makes ineffective. The caller checks that the
-    causes have values that exclude `names`. Ignored options are None in `values`, and not `given`.
+    An option on the command line has priority over options in the file that it excludes. The caller checks that the
+    values of `causes` exclude `names`. Ignored options are None in `values`, and not `given`.
     """
     context = click.get_current_context()
     if not any(_is_from(cause, ParameterSource.COMMANDLINE) for cause in causes):

@@ -87,7 +87,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--skip-invalid-size-inputs-valid-test": "not needed: batches take sentences of any length",
             "--train-subset --valid-subset": "not needed: the splits `train` and `valid` are used",
             "--max-tokens-valid --batch-size-valid": "not needed: `--max-tokens` is also the limit in validation",
-            "--disable-validation": "not needed: a dataset without a split `valid` is not validated",
+            "--disable-validation": "not needed: nmt-train validates only if the dataset has a split `valid`",
             "--required-batch-size-multiple --left-pad-source --stop-min-lr --min-lr --sentence-avg "
             "--user-dir --load-alignments": "not supported: see the options of nmt-train",
         },
@@ -307,7 +307,7 @@ def answer(command: str, option: str) -> str | None:
 
 
 def moved(command: str, option: str) -> str | None:
-    """Return a line about an option that was removed from a command; None for any other option."""
+    """Return a message about an option that was removed from a command; None for any other option."""
     instead = _find(_MOVED.get(command, {}), option)
     return instead and f"{option.replace('_', '-')} {instead}"
 

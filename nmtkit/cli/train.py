@@ -34,9 +34,9 @@ LORA = tuple(field.name for field in fields(LoraConfig) if field.name != "lora_r
 
 
 def choose_model(values: dict[str, Any]) -> None:
-    """Replace the options of models by the `model` of --arch, and apply its preset to options that were not given.
+    """Combine the model options in `values` to one value `model`, and set options not given to the preset of --arch.
 
-    With --init-from and without --arch, these options come from the checkpoint's model instead.
+    With --init-from and without --arch, the model options come from the checkpoint instead of the preset.
     """
     arch = values.pop("arch")
     names = {field.name for config in MODEL_CONFIGS for field in fields(config)}

@@ -89,7 +89,7 @@ _on_broken_pipe: Callable[[], None] | None = None
 
 @contextlib.contextmanager
 def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
-    """Call `action`, instead of raising LostReader, for output to a stderr that has lost its reader."""
+    """Within this context, call `action` instead of raising LostReader if stderr has lost its reader."""
     global _on_broken_pipe
     _on_broken_pipe = action
     try:
@@ -188,7 +188,7 @@ class _Handler(logging.Handler):
 
 
 def configure(config: LogConfig, is_main: bool = True) -> None:
-    """Configure the logging of a command. Processes other than the main process log only errors."""
+    """Configure the logging of a command. A process that is not the main one (`is_main`) logs only errors."""
     global _style, _config
     _config = config
     _style = config.log_format
@@ -205,7 +205,7 @@ def configure(config: LogConfig, is_main: bool = True) -> None:
 
 
 def finite_or_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace NaN and infinities with None, which JSON can represent."""
+    """Return the values with NaN and infinities replaced with None, which JSON can represent."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }

@@ -105,7 +105,7 @@ class ImportConfig(Config):
         return (*self.dict, *filter(None, [self.bpe_codes]), *self.spm_model, *self.add_characters)
 
     def languages(self, source: object = None, target: object = None) -> tuple[str, str]:
-        """Return the given languages, else the model's. Raises UserError if they are missing, malformed or equal."""
+        """Return the languages of the options, else of the model. Raises UserError if missing, malformed or equal."""
         source, target = self.source_lang or source, self.target_lang or target
         for language in (source, target):
             if language is not None and not is_language(language):

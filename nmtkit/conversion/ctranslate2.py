@@ -40,7 +40,7 @@ def to_ctranslate2(
 
     The folder also contains the tokenizers, because CTranslate2 translates pieces, not text. `weights` is as in
     `WeightsConfig`; `quantization` is one of `QUANTIZATIONS`, or None for float32. Raises UserError if the package
-    ctranslate2 is missing, if the folder exists, or if CTranslate2 does not support the model.
+    ctranslate2 is missing, if the folder exists without `replace`, or if CTranslate2 does not support the model.
     """
     try:
         from ctranslate2.specs import TransformerSpec

@@ -32,7 +32,7 @@ def joint(vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Vocabulary, Voca
 
 
 def sides_of(tokenizers: Sequence[Tokenizer]) -> tuple[Side, Side]:
-    """Describe both sides of a model whose pieces follow fairseq's four special ids."""
+    """Return the source and target `Side` of a model whose pieces follow fairseq's four special ids."""
     source, target = (
         Side(tokenizer, [*_SPECIAL_ROWS, *range(_COUNT, len(tokenizer.vocab))], len(tokenizer.vocab))
         for tokenizer in tokenizers
@@ -46,7 +46,7 @@ def tokenizer_files_beside(folder: Path) -> list[Path]:
 
 
 def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfig) -> tuple[Side, Side]:
-    """Read both sides of a model from the files in `options`, or from usual files next to the model.
+    """Return the source and target `Side` of a model, from files in `options` or usual files next to the model.
 
     With BPE codes, text is tokenized by Moses's rules. Without codes and without a SentencePiece model, it must already
     be segmented. Raises UserError if a file is missing or malformed.
@@ -75,7 +75,7 @@ def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfi
 def sentencepiece_tokenizers(
     vocabularies: tuple[Vocabulary, Vocabulary], paths: Sequence[Path]
 ) -> tuple[SentencePieceVocabTokenizer, SentencePieceVocabTokenizer]:
-    """Create tokenizers from one SentencePiece model for both sides, or from one for each.
+    """Return the tokenizers of both sides, given one SentencePiece model for both or one for each.
 
     Raises UserError for a model whose outputs begin with a language code.
     """

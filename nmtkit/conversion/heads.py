@@ -15,7 +15,7 @@ from nmtkit.model.weights import as_arrays, as_tensors
 
 
 def with_full_heads(checkpoint: Checkpoint, config: TransformerConfig) -> Checkpoint:
-    """Convert a checkpoint to an equal model with d_k = d_v = D/H, by padding smaller heads with zeros.
+    """Convert a checkpoint to an equivalent model with d_k = d_v = D/H, by padding smaller heads with zeros.
 
     Attention divides by the square root of the width, so queries are scaled by √(D/H / d_k). `config` is the model's.
     Uses the trained weights, not their average. Raises UserError if D/H is not an integer, or is below d_k or d_v.

@@ -60,8 +60,8 @@ _MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer
 def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
     """Write a checkpoint as a folder for transformers, atomically: a Marian model, or one with language codes.
 
-    `weights` is as in `WeightsConfig`. Raises UserError if the package safetensors is missing, if the folder exists, or
-    if Marian's architecture does not support the model.
+    `weights` is as in `WeightsConfig`. Raises UserError if the package safetensors is missing, if the folder exists
+    without `replace`, or if Marian's architecture does not support the model.
     """
     convert = multilingual_parts if checkpoint.target.language_codes else _marian_parts
     tensors, json_files, files = convert(checkpoint.without_training(weights))

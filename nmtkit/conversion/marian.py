@@ -117,7 +117,7 @@ def _check_one(found: Mapping[str, Tensor], names: Sequence[str]) -> None:
     stored = [name for name in names if name in found]
     for name in stored:
         if not torch.equal(found[name], found[stored[0]]):
-            raise UserError(f"{stored[0]} and {name} differ, but {CONFIG} says that they are shared: damaged")
+            raise UserError(f"{stored[0]} and {name} differ, but {CONFIG} says that they are shared")
 
 
 def _first(found: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:

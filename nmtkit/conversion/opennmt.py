@@ -87,7 +87,7 @@ def is_eole(path: Path) -> bool:
 
 
 def from_opennmt(path: Path, options: ImportConfig) -> Checkpoint:
-    """Read a checkpoint of OpenNMT-py 3. Raises UserError if it is damaged or needs what nmtkit's Transformer lacks."""
+    """Read a checkpoint of OpenNMT-py 3. Raises UserError if it is damaged or has an unsupported feature."""
     with as_user_errors(path, "an OpenNMT-py checkpoint"):
         content = _read(path)
         given, vocabularies = vars(content["opt"]), content["vocab"]
@@ -112,7 +112,7 @@ def _read(path: Path) -> Any:
 
 
 def from_eole(folder: Path, options: ImportConfig) -> Checkpoint:
-    """Read the folder of an Eole model. Raises UserError if it is damaged or needs what nmtkit's Transformer lacks."""
+    """Read the folder of an Eole model. Raises UserError if it is damaged or has an unsupported feature."""
     with as_user_errors(folder, "an Eole model"):
         config, vocabularies = read_object(folder / "config.json"), read_object(folder / "vocab.json")
         own, training = config["model"], config.get("training", {})

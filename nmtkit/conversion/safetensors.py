@@ -31,7 +31,7 @@ def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
     """Write a checkpoint as a folder with `model.safetensors`, `config.json` and the tokenizers.
 
     The tensors equal the checkpoint's bit for bit, and have the names of the model parameters. `weights` is as in
-    `WeightsConfig`. Raises UserError if the package safetensors is missing or the folder exists.
+    `WeightsConfig`. Raises UserError if the package safetensors is missing, or the folder exists without `replace`.
     """
     content = serialize_tensors(as_tensors(checkpoint.chosen(weights)))
     with export_folder(folder, replace) as staging:

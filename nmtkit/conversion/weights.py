@@ -57,7 +57,7 @@ def stack_norms(config: TransformerConfig) -> dict[str, str]:
 
 
 class ForeignWeights:
-    """Foreign tensors by name. Each is taken once, so remaining tensors are unknown."""
+    """The tensors of a foreign model by name. An importer takes each once; tensors that remain are unknown."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = dict(tensors)
@@ -75,7 +75,7 @@ class ForeignWeights:
         return tensor.float()
 
     def drop(self, is_unused: Callable[[str], bool]) -> None:
-        """Remove tensors that the model does not need."""
+        """Remove the tensors whose names `is_unused` accepts, because the model does not need them."""
         self._tensors = {name: tensor for name, tensor in self._tensors.items() if not is_unused(name)}
 
     def refuse_rest(self) -> None:
@@ -84,14 +84,14 @@ class ForeignWeights:
             raise UserError(f"the weight {name} has no counterpart in nmtkit's Transformer: the model is not supported")
 
     def take_linear(self, ours: str, theirs: Sequence[str]) -> dict[str, Tensor]:
-        """Concatenate foreign modules to the weight (outputs, inputs) and bias (outputs,) of a module of nmtkit."""
+        """Take modules `theirs`, and return weight (outputs, inputs) and bias (outputs,) of module `ours`, by name."""
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{module}.{part}") for module in theirs])
             for part in ("weight", "bias")
         }
 
     def take_layers(self, stack: str, count: int, form: str, parts: Parts) -> dict[str, Tensor]:
-        """Take the weights (…) of all layers of a stack, by nmtkit's names. `form` is the foreign prefix of a layer."""
+        """Take the weights (…) of all layers of a stack, by nmtkit's names. `form` is a format of foreign prefixes."""
         taken: dict[str, Tensor] = {}
         for number in range(count):
             prefix = form.format(stack=stack, number=number)
@@ -146,7 +146,7 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class Side:
-    """The tokenizer of a side, and the rows of its ids in the foreign model."""
+    """The tokenizer of a side, and the row of each of its ids in the foreign matrices."""
 
     tokenizer: Tokenizer
     rows: Sequence[int | None]  #: foreign id for each id of nmtkit; None for a row of zeros
@@ -187,7 +187,7 @@ def assemble(
 
 
 def sines_first(table: Tensor) -> Tensor:
-    """Reorder a table (length, D) of nmtkit's sinusoids: all sines before all cosines."""
+    """Return a table (length, D) of nmtkit's sinusoids with all sines before all cosines."""
     return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
 

@@ -77,11 +77,11 @@ class Batch(Movable):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """The tokens (S, T) of the longest sentence of each side."""
+        """The number of tokens of the longest sentence on each side, (S, T)."""
         return self.src.size(1), self.tgt_out.size(1)
 
     def parts_within(self, max_tokens: int) -> int:
-        """Return the number of equal parts with at most `max_tokens` tokens per side in each, including padding."""
+        """Return how many equal parts have at most `max_tokens` tokens per side each, including padding."""
         return -(-self.sentences // max(1, max_tokens // max(self.longest)))
 
     @property
@@ -90,7 +90,7 @@ class Batch(Movable):
         return self.src.numel() + self.tgt_out.numel()
 
     def rows(self, rows: slice) -> "Batch":
-        """Select sentence pairs by row, and keep their padding."""
+        """Return a batch of the sentence pairs in these rows, with their padding."""
         return Batch.of(
             self.src[rows], self.source_lengths[rows], self.tgt_in[rows], self.tgt_out[rows], self.target_lengths[rows]
         )

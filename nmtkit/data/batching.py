@@ -87,11 +87,11 @@ class BatchSampler:
             yield from self._part(epoch, part)
 
     def updates(self, position: DataPosition = START) -> Iterator[Update]:
-        """Yield updates without end, from a position on."""
+        """Yield updates endlessly, starting at `position`."""
         return chain.from_iterable(self.plans(position))
 
     def plans(self, position: DataPosition) -> Iterator[list[Update]]:
-        """Yield the updates of each part without end, from a position on."""
+        """Yield the list of updates of each part endlessly, starting at `position`."""
         epoch, part, done = position
         while True:
             yield self._part(epoch, part)[done:]

@@ -193,10 +193,10 @@ def _map(path: Path) -> mmap.mmap | bytes:
 def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:
     """Parse an index header: number of sentences, number of tokens, dtype. Raises UserError that names `path`."""
     if len(header) < HEADER.size or not header.startswith(MAGIC):
-        raise UserError(f"{path}: not an nmtkit index; {REMEDY}")
+        raise UserError(f"{path} is not an nmtkit index; {REMEDY}")
     _, version, token_bytes, sentences, tokens = HEADER.unpack(header)
     if version != VERSION:
-        raise UserError(f"{path}: version {version}, this nmtkit reads version {VERSION}; {REMEDY}")
+        raise UserError(f"{path} has version {version}, this nmtkit reads version {VERSION}; {REMEDY}")
     if token_bytes not in TOKEN_TYPES:
         raise UserError(f"{path}: {token_bytes} bytes per token are not supported; {REMEDY}")
     return sentences, tokens, TOKEN_TYPES[token_bytes]

@@ -39,9 +39,9 @@ class Split:
         return max(int(side.lengths[pairs].max()) for pairs in slices for side in (self.source, self.target))
 
     def check_lengths(self, option: str, limit: int, instead: str) -> None:
-        """Raise UserError with the first lines if sentences have more tokens than the `limit` of `option`.
+        """Raise UserError if sentences have more tokens than `limit`, the value of `option`.
 
-        The message suggests a larger limit, or `instead`.
+        The message names the first lines, and suggests a larger limit, or `instead`.
         """
         count, longest, first = 0, 0, list[int]()
         for begin in range(0, len(self), _PAIRS_PER_READ):
@@ -53,8 +53,8 @@ class Split:
             first += too_long[: MAX_NAMED_LINES + 1 - len(first)].tolist()
         if count:
             raise UserError(
-                f"{option} {limit}: too small for {counted(count, 'pair')} of {len(self)} in split '{self.name}', such "
-                f"as {self.lines.describe(first)}: give at least {longest}, or {instead}"
+                f"{option} {limit} is too small for {counted(count, 'pair')} of {len(self)} in split '{self.name}', "
+                f"such as {self.lines.describe(first)}: give at least {longest}, or {instead}"
             )
 
 
@@ -123,14 +123,14 @@ class Dataset:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target language."""
+        """The source and target language."""
         return self.source_language, self.target_language
 
 
 def read_tokenizers(
     folder: Path, kinds: tuple[str, str], joined: bool, languages: tuple[str, str]
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Read the files of `write_tokenizers`. Raises UserError with the file's name if one is damaged."""
+    """Return both sides' tokenizers from the files of `write_tokenizers`. Raises UserError naming a damaged file."""
     path = folder
 
     def read(name: str) -> bytes:
@@ -160,8 +160,8 @@ def _check_files(folder: Path, description: Description, verify: bool) -> None:
         if not path.is_file():
             raise UserError(f"{path} is missing; {REMEDY}")
         if path.stat().st_size != record.bytes:
-            raise UserError(f"{path}: {path.stat().st_size} bytes instead of {record.bytes}; {REMEDY}")
+            raise UserError(f"{path} has {path.stat().st_size} bytes instead of {record.bytes}; {REMEDY}")
     if verify or sum(record.bytes for record in description.files.values()) < ALWAYS_VERIFY_BELOW:
         for name, record in description.files.items():
             if sha256(folder / name, record.bytes) != record.sha256:
-                raise UserError(f"{folder / name}: damaged, the checksum is wrong; {REMEDY}")
+                raise UserError(f"{folder / name} is damaged, its checksum is wrong; {REMEDY}")

@@ -114,7 +114,7 @@ class FileRecord(NamedTuple):
 
 
 def record_file(path: Path, known: Mapping[str, FileRecord]) -> FileRecord:
-    """Record size and checksum of a file. An earlier record in `known`, by name, is reused if the size is the same.
+    """Return the size and checksum of a file. An earlier record in `known`, by name, is reused if the size is equal.
 
     This is safe because files of a dataset are only appended to.
     """
@@ -157,7 +157,7 @@ def write_description(
     source_tag: str = "",
     known: Mapping[str, FileRecord] = MappingProxyType({}),
 ) -> None:
-    """Write dataset.json for a folder whose other files are complete. It lists only files of a dataset.
+    """Write dataset.json for a folder whose other files are complete. Lists only files that a dataset can contain.
 
     Files in `known` are not read again, see `record_file`.
     """
@@ -188,7 +188,7 @@ def read_description(folder: Path) -> Description:
         return _parse(fields)
     except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = shortened(f"{type(error).__name__}: {error}", _LONGEST_REASON)
-        raise UserError(f"{path}: damaged ({reason}); {REMEDY}") from error
+        raise UserError(f"{path} is damaged ({reason}); {REMEDY}") from error
 
 
 def _read_fields(path: Path) -> dict[str, Any]:
@@ -204,15 +204,15 @@ def _read_fields(path: Path) -> dict[str, Any]:
         reason = f"{path.name}: {error.strerror}"
         raise UserError(f"{path.parent} is not a dataset ({reason}): make one with nmt-preprocess") from error
     except (ValueError, UserError, RecursionError) as error:
-        raise UserError(f"{path}: damaged ({error}); {REMEDY}") from error
+        raise UserError(f"{path} is damaged ({error}); {REMEDY}") from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise UserError(f"{path}: not the description of an nmtkit dataset; {REMEDY}")
+        raise UserError(f"{path} is not the description of an nmtkit dataset; {REMEDY}")
     version = fields.get("version")
     if version not in (VERSION, SHARDED_VERSION):
         readable = f"versions {VERSION} and {SHARDED_VERSION}"
-        raise UserError(f"{path}: format version {quoted(version)}, this nmtkit reads {readable}; {REMEDY}")
+        raise UserError(f"{path} has format version {quoted(version)}, this nmtkit reads {readable}; {REMEDY}")
     if fields.get("sha256") != checksum:
-        raise UserError(f"{path}: damaged, the checksum is wrong; {REMEDY}")
+        raise UserError(f"{path} is damaged, its checksum is wrong; {REMEDY}")
     return fields
 
 

@@ -42,7 +42,7 @@ class LineNumbers:
             raise UserError(f"{dropped}: does not match {pairs} sentence pairs of {lines} lines; {REMEDY}")
 
     def locate(self, pair: int) -> tuple[str, int]:
-        """Find the text and line number (counted from 1) of a sentence pair (counted from 0)."""
+        """Return the name of the text and the line number (from 1) of a sentence pair (counted from 0)."""
         dropped_before = bisect_right(range(len(self._dropped)), pair, key=lambda k: int(self._dropped[k]) - k)
         line = pair + dropped_before
         for name, lines in self._corpora:

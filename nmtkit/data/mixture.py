@@ -20,7 +20,7 @@ Plans = Iterator[list[Update]]
 
 
 class MicroBatch(NamedTuple):
-    """Sentence pairs of one corpus that are computed together."""
+    """Sentence pairs of one corpus that are processed together."""
 
     corpus: int  # its number in the mixture, from 0
     epoch: int  # of that corpus
@@ -88,7 +88,7 @@ class Mixture:
     def updates(
         self, position: MixturePosition = BEGINNING, prefetch: Callable[[Plans], Plans] = iter
     ) -> Iterator[MixedUpdate]:
-        """Yield updates without end, from a position on. `prefetch` may plan parts of an epoch ahead."""
+        """Yield updates endlessly, starting at `position`. `prefetch` wraps an iterator of plans to work ahead."""
         first, *samplers = self.samplers
         others = [
             _Follower(corpus, sampler, self.shares[corpus] / self.shares[0], place, prefetch)

@@ -63,11 +63,11 @@ class PackedBatch(Movable):
         return self.src.numel() + self.tgt_out.numel()
 
     def parts_within(self, max_tokens: int) -> int:
-        """Return the number of equal parts with about `max_tokens` tokens per side in each."""
+        """Return how many equal parts have about `max_tokens` tokens per side each."""
         return -(-max(self.source_tokens, self.target_tokens) // max_tokens)
 
     def rows(self, rows: slice) -> "PackedBatch":
-        """Select sentence pairs by number."""
+        """Return a batch of the sentence pairs with these numbers."""
         source, target = (_tokens_of(lengths, rows) for lengths in (self.source_lengths, self.target_lengths))
         return PackedBatch.of(
             self.src[source],
@@ -78,7 +78,7 @@ class PackedBatch(Movable):
         )
 
     def without_source_end(self) -> "PackedBatch":
-        """Drop EOS of each source that has other tokens."""
+        """Return a batch without the EOS of each source that has other tokens."""
         is_longer = self.source_lengths > 1
         ends = (self.source_lengths.cumsum(0) - 1)[is_longer]
         kept = torch.ones_like(self.src, dtype=torch.bool).index_fill_(0, ends, False)
@@ -94,7 +94,7 @@ Share = Sequence[tuple[int, MicroBatchTensors]]  #: micro-batches, each with its
 
 
 def packed_size(tokens: int) -> int:
-    """Count the tokens of a side, including its filler of at least one token."""
+    """Return the size of a side with `tokens` tokens, including its filler of at least one token."""
     return (tokens // _STEP + 1) * _STEP
 
 

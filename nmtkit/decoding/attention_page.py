@@ -70,7 +70,7 @@ def attention_page(attentions: Iterable[Attention], languages: tuple[str, str] =
 
 
 def at_most_a_page(chunks: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield chunks of lines unchanged. Raises UserError before the translation if there are too many for a page."""
+    """Yield chunks of lines unchanged. Raises UserError instead of a chunk that exceeds the lines of a page."""
     lines = 0
     for chunk in chunks:
         lines += len(chunk)

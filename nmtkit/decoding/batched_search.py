@@ -19,10 +19,10 @@ def search_in_batches(
     max_tokens: int,
     advance: Advance,
 ) -> Iterator[list[Hypothesis]]:
-    """Yield the hypotheses of each task of the sentences, in order, but skip the first `done` sentences.
+    """Yield the hypotheses of each task of the sentences, in order, except for the first `done` sentences.
 
-    Batches have at most `max_tokens` source tokens, see `batches_by_tokens`. Skipped sentences are still searched,
-    because the other sentences of a batch may change the rounding of a result.
+    `make_batch` creates a batch of at most `max_tokens` source tokens from tasks, see `batches_by_tokens`. Skipped
+    sentences in a batch with others are still searched, because they may change the rounding of the others.
     """
     tasks = [task for sentence in sentences for task in sentence.tasks]
     lengths = [max(len(task.source) - 1, len(task.target or ())) for task in tasks]

@@ -130,7 +130,7 @@ class SearchConfig(Config):
         return replace(model, **{name: getattr(self, name) for name in self.explicit})
 
     def length_limit(self, source_tokens: int, required: int = 0, positions: int | None = None) -> int:
-        """Return the maximum number of tokens of an output, without EOS, for a number of source tokens without EOS."""
+        """Return the maximum length of an output: at least `required`, at most `positions`; all numbers without EOS."""
         limit = max(int(self.max_len_a * source_tokens + self.max_len_b), required)
         return limit if positions is None else min(limit, positions)
 
@@ -160,7 +160,7 @@ class RequestConfig(Config):
     prefix: Path | None = option(
         None,
         metavar="FILE",
-        help="File with the beginning of each translation, in whole words, one per line. An empty line gives none.",
+        help="File with the beginning of each translation, in whole words, one per line. An empty line sets none.",
     )
     constraints: Path | None = option(
         None,
@@ -171,8 +171,8 @@ class RequestConfig(Config):
     glossary: Path | None = option(
         None,
         metavar="FILE",
-        help="File with lines of source term, tab, target term. If a line contains a source term, its translation must "
-        "contain the target term.",
+        help="File of terms: in each line a source term, a tab and a target term. If an input line contains a source "
+        "term, its translation must contain the target term.",
     )
     score: Path | None = option(
         None,
@@ -197,7 +197,7 @@ class RequestConfig(Config):
     source_tag: str = option(
         "",
         metavar="TAG",
-        help="Prepend this tag to every input line, such as '<2de>' for the target language. It must be one token of "
+        help="Prepend this tag, such as '<2de>' for the target language, to every input line. It must be one token of "
         "the vocabulary.",
     )
 
@@ -304,8 +304,8 @@ class StreamConfig(Config):
     split_sentences: bool | None = option(
         None,
         unset="for documents and in nmt-serve",
-        help="Translate the sentences of a line separately and join them. Most models omit text if a line contains "
-        "several sentences.",
+        help="Translate each sentence of a line separately and join the translations. Most models omit text if a line "
+        "contains several sentences.",
     )
 
     def sizes_on(self, device: str) -> "BatchSizes":
@@ -315,7 +315,7 @@ class StreamConfig(Config):
 
 
 class BatchSizes(NamedTuple):
-    """The sizes of `StreamConfig` on a device."""
+    """The sizes of a batch and of the buffer on a device, see `StreamConfig`."""
 
     max_tokens: int  # source tokens of a batch
     buffer: int  # lines
@@ -341,8 +341,8 @@ class EngineConfig(DeviceConfig):
         1,
         min=1,
         max=1024,
-        help="Worker processes, each with its own copy of the model and its own GPU or share of the cores. On a CPU, "
-        "--threads is as fast with the compiled search.",
+        help="Worker processes, each with its own copy of the model and its own GPU or share of the cores. On a CPU "
+        "with the compiled search, --threads is as fast.",
     )
 
 
@@ -417,7 +417,7 @@ class EvaluationConfig(Config):
         None,
         metavar="FILE",
         help="Reference, one line per input line. Default with DATASET: its target side, which SentencePiece has "
-        "normalized. For scores to publish, use the raw file.",
+        "normalized. For scores that you intend to publish, use the raw file.",
     )
 
     @property
@@ -452,14 +452,14 @@ class GenerationOptions(OptionGroups):
 
 
 class PenaltyKeywords(TypedDict, total=False):
-    """The fields of `SearchConfig` that the score of a given translation depends on."""
+    """The fields of `SearchConfig` that affect the score of a given translation."""
 
     length_penalty: float
     length_penalty_form: str
 
 
 class SearchKeywords(PenaltyKeywords, total=False):
-    """The fields of `SearchConfig`, without `nbest`."""
+    """The fields of `SearchConfig` without `nbest`, as keyword arguments."""
 
     beam: int
     max_len_a: float
@@ -483,7 +483,7 @@ class SearchKeywords(PenaltyKeywords, total=False):
 
 
 class EngineKeywords(TypedDict, total=False):
-    """The fields of `EngineConfig`."""
+    """The fields of `EngineConfig`, as keyword arguments."""
 
     device: str
     precision: str

@@ -81,7 +81,6 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
     """Load models with the options of `engine`, and set the number of threads of this process.
 
     Frees the memory of mapped weights, so later changes to the arrays of `checkpoints` are lost.
-
     Raises UserError like `load_models`, and if the shortlist cannot be read or belongs to different vocabularies.
     """
     set_threads(engine.threads)
@@ -104,9 +103,9 @@ def search_batch(
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence, or the scored target of each task.
 
-    Hypotheses have different texts, as `text_of` decodes their ids. `processes` share the memory; if a batch does not
-    fit into it, its halves are searched. Raises UserError if the memory is too small for one sentence, and RunError if
-    the search of one sentence runs out of memory or the model gives no finite probabilities.
+    The hypotheses of a sentence have distinct texts, which `text_of` decodes from ids. `processes` processes share the
+    memory; a batch that does not fit is searched in halves. Raises UserError if memory is too small for one sentence,
+    and RunError if the search of one sentence exhausts memory or the model gives no finite probabilities.
     """
     if _has_memory(model, batch, processes):
         try:
@@ -258,9 +257,9 @@ def can_be_fixed(
 
 
 def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
-    """Create an engine that searches in this process, one batch at a time, for any number of threads.
+    """Create an engine that searches in this process, one batch at a time. Several threads may use it.
 
-    N-best lists contain different texts, as `text_of` decodes the ids of a hypothesis.
+    The hypotheses of an n-best list have distinct texts, which `text_of` decodes from their ids.
     """
     turn = Lock()
 
@@ -301,7 +300,7 @@ class Workers:
         self._turn = Lock()
 
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
-        """Search batches and yield their results in order, as an `Engine`.
+        """Search batches, and yield their results in order, see `Engine`.
 
         Raises RunError if a worker dies; WorkersNotStartedError if a file is missing or has been replaced when a worker
         loads it.

@@ -64,7 +64,7 @@ def fixed_search(
                 beam.leave(staying, state)
         if time.monotonic() - reported >= SECONDS_BETWEEN_LINES:
             reported = time.monotonic()
-            report("long search", {"sentences": len(beam.sentences), "step": t + 1, "of at most": beam.most + 1})
+            report("long search", {"sentences": len(beam.sentences), "step": t + 1, "max steps": beam.most + 1})
     return beam.results()
 
 

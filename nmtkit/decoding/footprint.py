@@ -22,7 +22,7 @@ _admitted: dict[str, int] = {}  # bytes of the largest search so far: allocators
 
 
 def slots_of(config: SearchConfig, constraints: Sequence[Constraints] = ()) -> int:
-    """Return the number of slots of a sentence: samples, or the beam size, once for each progress of required terms."""
+    """Return the number of slots of a sentence: its samples, or `beam` slots for each progress of required terms."""
     banks = 1 + max((sum(map(len, constraint.terms)) for constraint in constraints), default=0)
     return config.nbest if config.sampling else config.beam * banks
 

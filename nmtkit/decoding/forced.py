@@ -26,7 +26,7 @@ def score(
     config: SearchConfig,
     starts: Sequence[Sequence[int]] = (),
 ) -> list[Hypothesis]:
-    """Score a target (ids without EOS) of each source (ids with EOS), as the search scores the same output.
+    """Score one target (ids without EOS) for each source (ids with EOS), like the search scores the same output.
 
     `starts` are fed before the targets, see `search`. Token log-probabilities are summed in fp32, one after the other,
     as in the search.

@@ -44,7 +44,7 @@ class Input(Protocol):
 
 @dataclass(frozen=True)
 class TextInput:
-    """The lines of a file, or of stdin without a path."""
+    """The lines of a file, or of stdin if there is no path."""
 
     path: Path | None = None
 

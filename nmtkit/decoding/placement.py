@@ -40,7 +40,7 @@ class SegmentPlacement:
         self._units = units_of(text, chain(*self._pieces))
 
     def place(self, parts: Sequence[Hypothesis], texts: Sequence[str], target: Tokenizer) -> Segment:
-        """Return the segment with the texts of the parts, one for each task. Without attention, tags go to an end."""
+        """Return the segment with the translated `texts` of its parts. Without attention, tags go to the edges."""
         frame = self._sentence.frame or ("", "")
         before = spaces(texts, self._sentence.frame)
         ends = [*accumulate(map(len, chain(*zip(before, texts, strict=True))))][1::2]

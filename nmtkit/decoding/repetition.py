@@ -9,7 +9,7 @@ _MORE = 2  # repetitions than in the source
 
 def repeats(source: Sequence[int], output: Sequence[int]) -> bool:
     """Whether an output repeats a phrase of 1 to 4 tokens in a row, at least two times more than its source does, or
-    is longer than 2·S + 10 tokens."""
+    is longer than 2·S + 10 tokens for a source of S tokens."""
     return bool(repeated_ngram(source, output))
 
 

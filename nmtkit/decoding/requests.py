@@ -110,10 +110,10 @@ class RequestFiles:
                 raise UserError(f"{flag} {self._files[flag]} has more lines than the input")
 
     def report(self) -> None:
-        """Log how many glossary terms occurred in no line."""
+        """Log how many glossary terms did not occur in any line, if any."""
         if self._glossary is not None and self._glossary.unused:
             lost, terms = len(self._glossary.unused), counted(self._glossary.size, "glossary term")
-            logger.info("%d of %s occurred in no line, such as %r", lost, terms, min(self._glossary.unused))
+            logger.info("%d of %s do not occur in any line, for example %r", lost, terms, min(self._glossary.unused))
 
     def _next(self, flag: str, file: Iterator[str]) -> str:
         line = next(file, None)
@@ -135,7 +135,7 @@ class Glossary:
     """Terms of the source language with their translations. Any white space in a text matches a space of a term."""
 
     def __init__(self, entries: dict[str, str], ignore_case: bool = False) -> None:
-        """The words of a term are separated by single spaces."""
+        """`entries` maps source terms, with single spaces between words, to target terms. Case matters by default."""
         self._fold = _lower if ignore_case else str
         self._entries = {self._fold(term): target for term, target in entries.items()}
         self.unused = set(self._entries)  #: source terms that no text has contained
@@ -151,7 +151,7 @@ class Glossary:
 
     @classmethod
     def read(cls, path: Path, ignore_case: bool = False) -> "Glossary":
-        """Read lines of a source term, a tab and a target term. UserError with the number of a malformed line."""
+        """Read a glossary with a source term, a tab and a target term per line. Raises UserError for a bad line."""
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(path), 1):
             terms = [_single_spaced(term) for term in line.split("\t")]

@@ -62,7 +62,7 @@ class Rule(Protocol):
 
 
 def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tuple[TokenMask, list[Rule]]:
-    """Create the mask and the rules for the options and the `banned` sequences of ids."""
+    """Return the mask and the rules that apply the options and the `banned` sequences of ids."""
     rules: list[Rule] = []
     if config.no_repeat_ngram is not None:
         rules.append(NoRepeatedNgram(config.no_repeat_ngram))

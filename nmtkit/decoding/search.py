@@ -44,7 +44,7 @@ TextOf = Callable[[Sequence[int]], Hashable]  #: the text of the ids of a hypoth
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished output."""
+    """A finished output of a search, with its score."""
 
     ids: list[int]  #: without EOS
     score: float
@@ -365,7 +365,7 @@ class _Beam:
     def report(self) -> None:
         """Log the progress of a long search."""
         steps = int(self.limit.max()) + 1
-        report("long search", {"sentences": len(self.sentences), "step": self.histories.length, "of at most": steps})
+        report("long search", {"sentences": len(self.sentences), "step": self.histories.length, "max steps": steps})
 
     def leave(self, done: Bools) -> None:
         """Remove the sentences that are done (b,) from the batch."""

@@ -57,15 +57,15 @@ class StreamStats:
         self.unknown += translation.source_ids.count(UNK)
 
     def check(self) -> None:
-        """Raise RunError if input and output differ in their number of lines, UserError if more were kept than read."""
+        """Raise RunError if input and output differ in lines, UserError if --resume kept more lines than the input."""
         if self.lines_in < self.done:
             raise UserError(
-                f"--resume: {counted(self.done, 'line')} translated already, but the input has {self.lines_in}: use "
+                f"--resume: {counted(self.done, 'line')} already translated, but the input has {self.lines_in}: use "
                 "the same input"
             )
         if self.done + self.lines_out != self.lines_in:
             raise RunError(
-                f"{self.lines_in} lines were read, but {self.done + self.lines_out} translated: this is a bug in nmtkit"
+                f"{self.lines_in} lines were read, but {self.done + self.lines_out} were translated: a bug in nmtkit"
             )
 
     def report(self, seconds: float, source: str, language: str, model: "InferenceModel", next: str = "") -> None:
@@ -78,7 +78,7 @@ class StreamStats:
             lines = counted(self.not_utf8, "line")
             logger.warning("%s had bytes that are not UTF-8; they were replaced with U+FFFD", lines)
         if self.empty > _NEARLY_ALL * self.with_text:
-            advice = "is it a model for these languages, and is the text prepared as its training text was?"
+            advice = "does the model support these languages, and is the text prepared like its training text?"
             logger.warning("%d of %s are empty: %s", self.empty, counted(self.with_text, "translated line"), advice)
         percent = unknown_percent(self.unknown, self.source_tokens)
         if doubt := unknown_warning(source, percent):

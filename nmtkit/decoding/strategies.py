@@ -80,7 +80,7 @@ class Selection(NamedTuple):
 
 
 class Strategy(Protocol):
-    """Chooses candidates."""
+    """Chooses which candidates continue the search at each step."""
 
     slots: int  # of a sentence
     width: int  # slots of a bank

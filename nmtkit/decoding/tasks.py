@@ -44,7 +44,7 @@ class SourceLimit:
 
     @classmethod
     def of(cls, batches: StreamConfig, positions: int | None, pass_through: bool = False) -> "SourceLimit":
-        """Return the limit set by the options, or the model's `positions` if that is lower."""
+        """Return the limit that the options set, or `positions` of the model if lower. Fields are as in the class."""
         sentences = bool(batches.split_sentences)
         how = batches.overlong == "split", sentences, sentences and pass_through
         if not positions or batches.max_source_tokens <= positions:

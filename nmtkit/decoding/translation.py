@@ -35,8 +35,8 @@ class Candidate:
 
     With alignments, `attention` (tokens, source tokens with `</s>`) contains the weights of each token, which sum to 1;
     a line that was split has no attention. `alignment` lists pairs of source and target words, counted from 0. Each
-    target word is paired with the source word that its pieces attend to most, which is never a tag. A tag at the
-    beginning of the line itself counts as a word. `segment` contains the text with the tags of a request's segment.
+    target word is paired with the source word that its pieces attend to most, which is never a tag. A tag that
+    is part of the line counts as a word. `segment` contains the text with the tags of a request's segment.
     """
 
     text: str
@@ -181,7 +181,7 @@ def compose(
 
 
 def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Keep the first candidate of each text, because joining parts and copying words can give equal texts."""
+    """Return the first candidate of each text, because joining parts and copying words can give equal texts."""
     first: dict[str, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.text, candidate)
@@ -245,7 +245,7 @@ def _added(
 
 
 def surfaces_of(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:
-    """Return the texts that the ids of a hypothesis add, with the spaces of the decoded text."""
+    """Return the text that each id of a hypothesis adds, with the spaces of the decoded text."""
     surfaces = target.surfaces(ids)
     if "\ufffd" not in text:  # bytes that spell no character are not in the text
         surfaces = [surface.replace("\ufffd", "") for surface in surfaces]

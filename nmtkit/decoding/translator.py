@@ -199,7 +199,7 @@ class Translator:
         progress: bool = False,
         **options: "Unpack[PenaltyKeywords]",
     ) -> list[float]:
-        """Score a given translation of each line, as the search scores an output of the same pieces.
+        """Score a given translation of each line, like the search scores an output with the same pieces.
 
         `options` are `length_penalty` and `length_penalty_form`; with length_penalty=0 a score is log P(Y|X). For the
         log-probability of each piece, use `stream` with `Request(line, target=...)`. Raises UserError if the numbers of
@@ -331,11 +331,11 @@ class Translator:
         first_line: int = 1,
         warns_of_outputs: bool = True,
     ) -> Generator[Translation, None, None]:
-        """Translate lines in chunks of any size like `stream`, each chunk before the next is read.
+        """Translate chunks of lines like `stream`. Each chunk, of any size, is translated before the next is read.
 
         The first `done` lines are read and skipped; the translations of the others are bit-identical to those of a run
         that skips none. Messages number the lines from `first_line`.
-        `warns_of_outputs` is whether a warning counts translations that are cut or repetitive, which they also say.
+        If `warns_of_outputs`, a warning counts translations that are cut or repetitive; they are marked in any case.
         """
         config, batches = config or self.search, batches or StreamConfig()
         self._check(config)

@@ -1,4 +1,4 @@
-"""The protocol of documents, and documents as a text of which slices are translated and the rest keeps its bytes."""
+"""The protocol of documents, and a document that translates slices of a text and keeps all other bytes."""
 
 import codecs
 import re
@@ -101,7 +101,7 @@ class SlicedDocument:
 
 
 def with_edges(translation: Segment, original: Segment) -> Segment:
-    """Give the translation the white space at both ends of the original."""
+    """Return the translation with the white space at both ends of the original."""
     first, last = (part if isinstance(part, str) else "" for part in (original.parts[0], original.parts[-1]))
     start, end = first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
     parts = list(translation.parts)

@@ -13,7 +13,7 @@ Item: TypeAlias = tuple[Part | list[Part], str]
 
 
 def formatted(items: Sequence[Item], prefix: str) -> tuple[list[Part], str]:
-    """Join the code of fields to their opening tags, and enclose text with unusual formatting in pairs."""
+    """Return the parts of runs and their usual formatting. Text in other formatting is in pairs; fields are tags."""
     weights: Counter[str] = Counter()
     for part, style in items:
         weights[style] += len(part) if isinstance(part, str) else 0

@@ -56,7 +56,7 @@ def inline_xml(
     halves: Mapping[str, Callable[[dict[str, str]], tuple[Kind, str]]],
     collapsed: bool = False,
 ) -> Segment:
-    """Create a segment from tokens. Elements of `paired` become pairs, `halves` ends of pairs, others standalone."""
+    """Create a segment from tokens. Elements in `paired` become pairs, in `halves` ends of pairs, others standalone."""
     ends = token_pairs(tokens)
     parts: list[Part] = []
     movable = True
@@ -89,7 +89,7 @@ def inline_xml(
 
 
 def paragraphs(content: bytes, names: Collection[str], skipped: Collection[str], paired: Collection[str]) -> Document:
-    """Parse an XML document whose segments are the contents of elements. Nested elements (notes) are separate."""
+    """Parse XML. The content of each element in `names`, even a nested one, is a segment, except within `skipped`."""
     source = xml_source(content)
     tokens = scan(source.text, is_html=False)
     ends = token_pairs(tokens)

@@ -15,12 +15,12 @@ from nmtkit.inference.shortlist import Ids
 
 @dataclass
 class EnsembleState:
-    """The state of each model."""
+    """The decoding state of each model of the ensemble."""
 
     states: list[InferenceState]
 
     def reorder(self, origins: Ints) -> None:
-        """Continue row `origins[i]` in row i in the state of each model, see `InferenceState.reorder`."""
+        """Set row i to the former row `origins[i]` in the state of each model, see `InferenceState.reorder`."""
         for state in self.states:
             state.reorder(origins)
 
@@ -29,7 +29,7 @@ class Ensemble(InferenceModel):
     """Log of the mean of the models' probabilities, computed in fp32. The models may differ in size and backend."""
 
     def __init__(self, models: Sequence[InferenceModel]) -> None:
-        """There must be at least one model; all must have the same vocabularies and device."""
+        """`models` are one or more models with the same vocabularies and on the same device."""
         self.models, first = models, models[0]
         self.device, self.vocabulary_size = first.device, first.vocabulary_size
         self.precision, self.faster_precision = first.precision, first.faster_precision

@@ -31,7 +31,7 @@ class KeyValueCache:
     """The state of a batch of B sentences after `length` steps. Initially each sentence has one row."""
 
     def __init__(self, layers: list[LayerCache], memory_bias: Tensor, positions: Callable[[int, int], Tensor]) -> None:
-        """`positions(start, length)` are the encodings (length, D) of positions in the target."""
+        """`positions(start, length)` returns the encodings (length, D) of positions in the target."""
         self.layers = layers
         self.memory_bias = memory_bias  # (B, H, 1, S), 0 for source tokens, -inf for padding
         self.positions = positions
@@ -47,7 +47,7 @@ class KeyValueCache:
         return cache.keys[:end, :rows], cache.values[:end, :rows]
 
     def reorder(self, origins: Tensor) -> None:
-        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
+        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
         self._reorder_layers(origins)

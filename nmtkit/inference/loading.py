@@ -28,11 +28,11 @@ def load_models(
         ours, theirs = (f"{one.source_language}-{one.target_language}" for one in (first, other))
         if ours != theirs:
             raise UserError(
-                f"these checkpoints cannot form an ensemble: number {number} translates {theirs}, not {ours}"
+                f"these checkpoints cannot form an ensemble: checkpoint {number} translates {theirs}, not {ours}"
             )
         for side in ("source", "target"):
             for difference in tokenizer_differences(side, getattr(first, side), getattr(other, side)):
-                raise UserError(f"these checkpoints cannot form an ensemble: number {number} differs, {difference}")
+                raise UserError(f"these checkpoints cannot form an ensemble: checkpoint {number} differs, {difference}")
     models = [load_model(checkpoint, device, precision, weights) for checkpoint in checkpoints]
     return Ensemble(models) if others else models[0]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ANY: Any = None
 _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search knows, with the values that it knows
     **dict.fromkeys(("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v"), _ANY),
-    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), _ANY),  # not in use in a search
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), _ANY),  # not used in search
     "activation": ("relu", "gelu", "swish", "swiglu"),
     "positions": ("sinusoidal", "learned", "fairseq", "marian", "rotary"),
     "max_positions": _ANY,
@@ -59,7 +59,7 @@ class NativeState:
         self._model = model  # the state points into its memory
 
     def reorder(self, origins: Ints) -> None:
-        """Continue row `origins[i]` in row i, see `InferenceState.reorder`. Raises IndexError for a missing row."""
+        """Set row i to the former row `origins[i]`, see `InferenceState.reorder`. Raises IndexError for a wrong row."""
         native_build.native.reorder(self.state, origins)
 
     def prepare(self, rows: int) -> None:
@@ -231,7 +231,7 @@ class NativeLinear:
         self.matrix = native_build.native.matrix(weight, bias, number_format.value)
 
     def __call__(self, x: Floats) -> Floats:
-        """Map x (…, K) to (…, N). TypeError if x is not float32 or has a different number of columns."""
+        """Map x (…, K) to (…, N). Raises TypeError if x is not float32 or has a different number of columns."""
         if x.shape[-1] != self.columns or x.dtype != np.float32:
             raise TypeError(f"{self.columns} columns of fp32 are expected, not {x.shape} of {x.dtype}")
         y = np.empty((*x.shape[:-1], self.rows), np.float32)

@@ -25,7 +25,7 @@ class InferenceState(Protocol):
     """The state of a decoder between two steps. Each row belongs to a sentence; a sentence's rows are adjacent."""
 
     def reorder(self, origins: Ints) -> None:
-        """Continue row `origins[i]` in row i, for origins (R',).
+        """Set row i to the former row `origins[i]`, for origins (R',).
 
         Rows may be repeated, dropped, and moved within a sentence. Sentences without a row leave the batch.
         """
@@ -54,7 +54,7 @@ class InferenceModel(ABC):
 
     @abstractmethod
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """Encode src (B, S). Its rows have `lengths` (B,) tokens, at least 1, followed by padding."""
+        """Encode src (B, S), whose rows have `lengths` (B,) tokens, at least 1. Returns the `memory` for `start`."""
 
     @abstractmethod
     def start(self, memory: Any) -> Any:
@@ -149,7 +149,7 @@ class _RestrictedState:
     sentence_of_row: Ints
 
     def reorder(self, origins: Ints) -> None:
-        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
+        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
         self.state.reorder(origins)
         self.sentence_of_row = self.sentence_of_row[origins]
 

@@ -20,7 +20,7 @@ class TorchBackendState:
 
     @torch.inference_mode()
     def reorder(self, origins: Ints) -> None:
-        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
+        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
         self.state.reorder(_tensor(origins, self._device))
 
 

@@ -23,7 +23,7 @@ class ConvolutionalState:
         self.rows = SentenceRows(memory.keys.size(0), memory.keys.device)
 
     def reorder(self, origins: Tensor) -> None:
-        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
+        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
         self._reorder_inputs(origins)

@@ -26,7 +26,7 @@ class TorchState(Protocol):
     """The state of a decoder between two steps, see `InferenceState`."""
 
     def reorder(self, origins: Tensor) -> None:
-        """Continue row `origins[i]` in row i, for origins (R,), see `InferenceState.reorder`."""
+        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
         """Reorder like `reorder`, by origins (sentences · width,), without waiting for the GPU. Every sentence then has
@@ -159,13 +159,13 @@ class FixedEnsemble(FixedModel):
     """An ensemble of models for `fixed_search`, like `Ensemble`."""
 
     def __init__(self, models: Sequence[FixedModel]) -> None:
-        """There must be at least one model; all must have the same vocabularies and device."""
+        """`models` are one or more models with the same vocabularies and on the same device."""
         self.models, self.device = models, models[0].device
         limits = [model.longest_sequence for model in models if model.longest_sequence is not None]
         self.longest_sequence = min(limits, default=None)
 
     def encode(self, src: Tensor, lengths: Tensor) -> list[Any]:
-        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`, of each model."""
+        """Encode src (B, S) with lengths (B,) with each model, see `InferenceModel.encode`."""
         return [model.encode(src, lengths) for model in self.models]
 
     def start(self, memory: list[Any]) -> _EnsembleState:

@@ -8,7 +8,7 @@ _SMALL = 1 << 15  # scores up to which `topk` is fastest; it may order equal one
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k highest of each row of scores (R, W) and their columns, both (R, k), highest first; W if k > W."""
+    """Return the k highest of each row of scores (R, W) and their columns, both (R, k), highest first; all if k > W."""
     if scores.numel() <= _SMALL or scores.size(1) // _GROUP < 4 * k:
         values, columns = scores.topk(min(k, scores.size(1)))
         return values, columns

@@ -12,7 +12,7 @@ _DEVICES = (Path("/dev/kfd"),)  # of AMD
 
 
 def inference_device(name: str) -> str:
-    """Return the device that `--device` means: "cpu", or the name of a GPU for torch; `auto` is a GPU if there is one.
+    """Return the device for a value of `--device`: "cpu" or torch's name of a GPU. `auto` is a GPU if there is one.
 
     Raises UserError if torch cannot use the device.
     """
@@ -41,8 +41,8 @@ def gpu_count() -> int:
 
 
 def inference_precision(name: str, device: str) -> NumberFormat:
-    """Return the number format that `--precision` means on a device. `auto` is fp32 on a CPU, and on a GPU bf16 if the
-    GPU supports it natively. Raises UserError for formats that the device does not support."""
+    """Return the number format for a value of `--precision` on a device. `auto` is fp32 on a CPU, and bf16 on a GPU
+    that supports it natively. Raises UserError for formats that the device does not support."""
     if name == "auto" and is_cpu(device):
         return NumberFormat.FP32
     if name == "auto":

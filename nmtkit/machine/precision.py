@@ -40,7 +40,7 @@ def resolve_device(name: str) -> torch.device:
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         if reason.startswith("Expected one of"):
             reason = "expected auto, cpu, cuda, or a numbered GPU such as cuda:1"
-        raise UserError(f"--device {name}: not usable here ({reason})") from error
+        raise UserError(f"--device {name} cannot be used here ({reason})") from error
     return device
 
 

@@ -38,7 +38,7 @@ def _convolutional(config: Any, source_size: int, target_size: int) -> "Translat
 
 
 class Architecture(NamedTuple):
-    """A row of the table."""
+    """The classes of an architecture, a row of `ARCHITECTURES`."""
 
     config: type[ModelConfig]  # class of the options
     model: Callable[[Any, int, int], "TranslationModel"]  # from options, source and target vocabulary size

@@ -54,7 +54,7 @@ def _fused_pays(q: Tensor, k: Tensor) -> bool:
 
 
 def causal_mask(length: int, device: torch.device, window: int | None = None) -> Tensor:
-    """The mask (T, T) that lets each position attend to itself and to all earlier positions, or to `window` of them."""
+    """Return the mask (T, T) with which positions attend to themselves and all (or `window`) earlier positions."""
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     return mask if window is None else mask.triu(-window)
 

@@ -47,11 +47,11 @@ class ModelConfig(Config, ABC):
 
     @classmethod
     def from_dict(cls: type[M], values: Mapping[str, Any]) -> M:
-        """Create options from `to_dict`'s values, or else the defaults. Raises UserError for an unknown option."""
+        """Create options from values of `to_dict`; missing ones get defaults. Raises UserError for unknown options."""
         return super().from_dict({name: value for name, value in values.items() if name != "arch"})
 
     def for_vocabularies(self: M, joined: bool) -> M:
-        """Resolve defaults that depend on whether source and target share a vocabulary (`joined`).
+        """Return the options with defaults resolved; `joined` is whether source and target share a vocabulary.
 
         Raises UserError if an option does not fit the vocabularies.
         """
@@ -165,7 +165,7 @@ class TransformerConfig(ModelConfig):
             raise UserError(f"--positions rotary needs an even width of keys, not {self.key_size}: change --d-k")
 
     def for_vocabularies(self, joined: bool) -> "TransformerConfig":
-        """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
+        """Return the options with `share_embeddings` resolved. Raises UserError for "all" unless `joined`."""
         return replace(self, share_embeddings=resolve_sharing(self.share_embeddings, joined))
 
     def summary(self) -> str:
@@ -234,7 +234,7 @@ class TransformerConfig(ModelConfig):
 
 
 def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
-    """Resolve --share-embeddings for one joint vocabulary or two separate vocabularies.
+    """Return the value of --share-embeddings, or its default for a joint (`joined`) or separate vocabularies.
 
     Raises UserError for "all" with separate vocabularies.
     """
@@ -266,7 +266,7 @@ class SeparateOutputConfig(ModelConfig):
         return not self.separate_output and self.share_embeddings != "none"
 
     def for_vocabularies(self: C, joined: bool) -> C:
-        """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
+        """Return the options with `share_embeddings` resolved. Raises UserError for "all" unless `joined`."""
         return replace(self, share_embeddings=resolve_sharing(self.share_embeddings, joined))
 
 

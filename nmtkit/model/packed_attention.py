@@ -104,10 +104,10 @@ class Packing:
 def pack_sides(
     source: PackedSide, target: PackedSide, kernel: Kernel | None, short: bool = False
 ) -> tuple[Packing, Packing]:
-    """Pack both sides for `kernel`; if it is None, for nmtkit's kernel if sentences are `short`, else for padding.
+    """Return the packings of both sides. They use `kernel` if given, or nmtkit's kernel if the sentences are `short`.
 
-    For padding, sentence pairs are grouped by the length of their longer side, rounded up to a power of two. A side
-    therefore has at most twice as many slots as both sides have tokens, regardless of lengths.
+    Without a kernel, sentence pairs are padded in groups, by the length of their longer side rounded up to a power of
+    two. A side therefore has at most twice as many slots as both sides have tokens, regardless of lengths.
     """
     if kernel is not None or short:
         return Packing.of(source, kernel), Packing.of(target, kernel)

@@ -103,13 +103,13 @@ def check_weights(weights: Mapping[str, Any], shapes: Shapes, scales: Mapping[st
 
 
 def check_names(weights: Mapping[str, Any], shapes: Shapes) -> None:
-    """Raise UserError with its name if a parameter is missing or unknown."""
+    """Raise UserError with the name of the first parameter that is missing or unknown."""
     for name in sorted(shapes.keys() ^ weights.keys()):
         raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
 
 
 def check_finite(weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Raise UserError with its name if a parameter (…) contains NaN or infinity."""
+    """Raise UserError with the name of the first parameter (…) that contains NaN or infinity."""
     for name, weight in weights.items():
         if not (np.isfinite(weight.min()) and np.isfinite(weight.max())):
             raise UserError(f"{name} contains NaN or infinity: use a different checkpoint")

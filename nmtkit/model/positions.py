@@ -39,7 +39,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(max_positions, d_model))
 
     def forward(self, start: int, length: int) -> Tensor:
-        """Return the encodings (length, D) of positions start, start + 1, … UserError beyond the last position."""
+        """Return the encodings (length, D) of positions start, start + 1, … Raises UserError beyond the last."""
         if start + length > self.table.size(0):
             raise UserError(too_long(start + length, self.table.size(0)))
         return self.table[start : start + length]

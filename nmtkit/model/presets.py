@@ -13,7 +13,7 @@ from nmtkit.model.recurrent_config import RecurrentConfig
 
 
 class Preset(NamedTuple):
-    """A value of `--arch`."""
+    """The options that a value of `--arch` stands for."""
 
     config: type[ModelConfig]
     options: dict[str, Any]  # of the model and of training

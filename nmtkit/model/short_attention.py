@@ -45,7 +45,7 @@ def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | N
     """Compute softmax(Q·Kᵀ / √d_k)·V of all heads, side by side (B, T, H·V).
 
     `projections` is one tensor of queries, keys and values side by side (B, T, 2·H·K + H·V), or queries (B, T, H·K),
-    then keys and values (B, S, H·K + H·V). `mask` (B, 1, 1, S) is True for keys that may be attended to.
+    then keys and values (B, S, H·K + H·V). `mask` (B, 1, 1, S) is True for visible keys; `causal` hides later keys.
     """
     B, S = projections[-1].shape[:2]
     starts = tuple(_every(x.size(1), B) for x in (projections[0], projections[-1]))
@@ -56,7 +56,7 @@ def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | N
 def attend_short_packed(
     projections: tuple[Tensor, ...], sizes: Sizes, query_starts: Tensor, key_starts: Tensor, causal: bool
 ) -> Tensor:
-    """Compute softmax(Q·Kᵀ / √d_k)·V (T, H·V) within packed sentences from projections (T, …), or (T, …) and (S, …).
+    """Compute softmax(Q·Kᵀ / √d_k)·V (T, H·V) within packed sentences. Projections are as in `attend_short`, without B.
 
     The int32 starts (N + 1,) give the beginning of each sentence and the end of the last; after it, the result is 0.
     """

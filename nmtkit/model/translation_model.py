@@ -76,7 +76,7 @@ class TranslationModel(nn.Module, ABC):
         return layer(*inputs)
 
     def count_parameters(self) -> dict[str, int]:
-        """Count the parameters of each part. A shared matrix counts once, under its first name."""
+        """Return the number of parameters of each part by name. A shared matrix counts once, under its first name."""
         counts = dict.fromkeys(self.parts, 0)
         for name, parameter in self.named_parameters():
             (part,) = (part for part, modules in self.parts.items() if name.split(".")[0] in modules)

@@ -67,7 +67,7 @@ class FilesConfig(Config):
     source_tag: str = option(
         "",
         metavar="TAG",
-        help="Prepend this tag to every source line, such as '<2de>' for the target language. It must be one token, "
+        help="Prepend this tag, such as '<2de>' for the target language, to every source line. It must be one token, "
         "see --user-symbol.",
     )
 
@@ -95,7 +95,7 @@ class FilesConfig(Config):
             return None
         size = _SIZE.fullmatch(self.shard_size)
         if size is None or not int(size[1]):
-            raise UserError(f"--shard-size {self.shard_size!r}: not a size: give a number of bytes, such as 500M or 4G")
+            raise UserError(f"--shard-size {self.shard_size!r} is not a size: give one in bytes, such as 500M or 4G")
         return min(int(size[1]) << 10 * (" KMGT".index(size[2].upper() or " ")), _MAX_SHARD_BYTES)
 
     @property
@@ -169,7 +169,7 @@ class VocabularyConfig(Config):
             raise UserError("--spm-model cannot be used with --tokenizer space")
         symbols = len(SPECIALS) + len(self.symbols)
         if self.vocab_size is not None and self.vocab_size < symbols:
-            raise UserError(f"--vocab-size {self.vocab_size}: too small for {symbols} special pieces and user symbols")
+            raise UserError(f"--vocab-size {self.vocab_size} is too small for {symbols} special and user symbols")
         if self.spm_model and not self.joined_vocab:
             raise UserError("--spm-model is for both languages: it cannot be used with --separate-vocab")
 
@@ -236,15 +236,15 @@ class CleaningConfig(Config):
         help="Drop pairs that repeat an earlier pair, source or target. Without a value: pair.",
     )
     dedup_normalized: bool = option(False, help="Ignore case, punctuation, spaces and the values of digits in --dedup.")
-    max_length: int = option(250, min=1, help="Drop pairs with a side of more than this many tokens.")
+    max_length: int = option(250, min=1, help="Drop pairs in which a side has more than this many tokens.")
     max_ratio: float | None = option(
-        None, min=1, max=1e6, help="Drop pairs with a side of more than this many times the tokens of the other."
+        None, min=1, max=1e6, help="Drop pairs in which one side has more than this many times the other's tokens."
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.langid_labels) not in (0, 2):
-            raise UserError(f"--langid-labels: {len(self.langid_labels)} labels, but there are two languages")
+            raise UserError(f"--langid-labels has {len(self.langid_labels)} labels, but there are two languages")
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -257,5 +257,5 @@ class CleaningConfig(Config):
 
 
 def default_vocab_size(pairs: int) -> int:
-    """The size of a vocabulary of subwords for a corpus of this many pairs."""
+    """Return the size of a subword vocabulary for a corpus of this many pairs."""
     return next((size for most, size in _VOCAB_SIZES.items() if pairs <= most), _LARGE_VOCAB_SIZE)

@@ -51,7 +51,7 @@ def script_share(scripts: Sequence[str], option: str) -> Callable[[str], float]:
                 raise regex.error("not a name")
             regex.compile(rf"\p{{Script={script}}}")
         except regex.error as error:
-            raise UserError(f"{option} {script!r}: not a Unicode script: use a name such as Latin or Han") from error
+            raise UserError(f"{option} {script!r} is not a Unicode script: use a name such as Latin or Han") from error
     pattern = regex.compile("[" + "".join(rf"\p{{Script={script}}}" for script in scripts) + "]")
 
     @functools.cache  # several times faster than a pattern for each text
@@ -123,7 +123,7 @@ def enabled_filters(
 
 @dataclass(frozen=True)
 class PairMarker:
-    """Marks a pair with the first filter that drops it. It can be pickled, as workers create filters on first use."""
+    """Marks a pair with the first filter that drops it. It can be pickled: workers create filters on first use."""
 
     config: CleaningConfig
     languages: tuple[str, str]

@@ -15,7 +15,7 @@ _PUBLISHED = {"lid.176.bin": 131_266_198, "lid.176.ftz": 938_013}
 
 
 def language_filter(path: Path, languages: Sequence[str], least: float) -> Callable[[str, str], bool]:
-    """Create a filter that drops a pair if the model gives a side's language a probability below `least`.
+    """Return a function that is True for a pair if a side's language has a probability below `least`.
 
     Raises UserError if the package is not installed, or if `path` is not a model with labels for both languages.
     """
@@ -25,7 +25,7 @@ def language_filter(path: Path, languages: Sequence[str], least: float) -> Calla
     for label in (source, target):
         if label not in known:
             raise UserError(
-                f"--langid-model {path}: no label for {label.removeprefix(_PREFIX)}: give the model's labels "
+                f"--langid-model {path} has no label for {label.removeprefix(_PREFIX)}: give the model's labels "
                 "with --langid-labels"
             )
     return lambda source_text, target_text: (
@@ -42,11 +42,11 @@ def _load(path: Path) -> Any:
         raise UserError(f"--langid-model {path}: no such file")
     size, expected = path.stat().st_size, _PUBLISHED.get(path.name)
     if expected not in (None, size):
-        raise UserError(f"--langid-model {path}: {size} bytes instead of {expected}: download it again")
+        raise UserError(f"--langid-model {path} has {size} bytes instead of {expected}: download it again")
     try:
         return fasttext.load_model(str(path))
     except (ValueError, RuntimeError, MemoryError) as error:
-        raise UserError(f"--langid-model {path}: not a fastText model: use one such as lid.176.ftz") from error
+        raise UserError(f"--langid-model {path} is not a fastText model: use one such as lid.176.ftz") from error
 
 
 def _probabilities(model: Any, line: str, count: int = -1) -> list[tuple[str, float]]:

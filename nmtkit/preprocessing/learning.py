@@ -107,7 +107,7 @@ def learn_tokenizers(
         text = TrainingText(corpora, scan.usable, marks)
         if config.vocab_size is None:
             size = default_vocab_size(text.pairs)
-            logger.info("vocabulary of %d subwords for %s (set by --vocab-size)", size, counted(text.pairs, "pair"))
+            logger.info("vocabulary of %d subwords, chosen for %s: see --vocab-size", size, counted(text.pairs, "pair"))
         train = functools.partial(_train, config=config, text=text, languages=languages)
         with working("training SentencePiece"):
             tokenizers = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]

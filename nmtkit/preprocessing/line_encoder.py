@@ -66,7 +66,7 @@ class LineEncoder:
 
 
 def make_line_encoders(source: Tokenizer, target: Tokenizer) -> tuple[LineEncoder, LineEncoder]:
-    """Create the encoders of both sides. If they have the same tokenizer, they share one encoder and its cache."""
+    """Return the encoders of both sides. If they have the same tokenizer, they share one encoder and its cache."""
     encoder = LineEncoder(source)
     return encoder, encoder if target is source else LineEncoder(target)
 

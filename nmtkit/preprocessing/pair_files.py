@@ -24,7 +24,7 @@ def pair_format(name: str) -> str | None:
 
 
 def divide(path: Path, languages: tuple[str, str], folder: Path) -> tuple[Path, Path]:
-    """Write the sides of a file of pairs to `folder`, with the file's modification time.
+    """Write the sides of a file of pairs to `folder`, with its modification time, and return both paths.
 
     Raises UserError for a malformed file, and for TMX without a unit of both languages.
     """

@@ -148,7 +148,7 @@ _USABLE = [KEPT, EMPTY, DUPLICATE]
 
 
 def is_usable(marks: Marks) -> NDArray[np.bool_]:
-    """Select (pairs,) the pairs that a vocabulary is learned from, including duplicates."""
+    """Return (pairs,), True for pairs from which a vocabulary is learned, including duplicates."""
     return np.isin(marks, _USABLE)
 
 

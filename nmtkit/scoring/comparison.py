@@ -45,7 +45,7 @@ class Comparison:
 
 
 def read_texts(translations: Sequence[Path], references: Sequence[Path]) -> tuple[Texts, Texts]:
-    """Read the lines of the translations (of stdin if none is given) and of the references.
+    """Return the lines of each translation (stdin if none is given) and of each reference, by name.
 
     Raises UserError if a file is given twice, if two files differ in their number of lines, or if they are empty.
     """
@@ -80,7 +80,7 @@ def compare(
 ) -> list[Comparison]:
     """Score each system with all metrics that papers use for the language.
 
-    With --paired-bs, the first system is the baseline of the others. Raises UserError for a test of a single system,
+    With --paired-bs, the first system is the baseline of the others. Raises UserError for this test of a single system,
     and for a malformed SACREBLEU_SEED.
     """
     if significance.paired_bs and len(systems) < 2:
@@ -133,7 +133,7 @@ def as_table(comparisons: Iterable[Comparison]) -> Table:
 
 
 def as_lines(comparisons: Iterable[Comparison], rows: bool = True) -> list[str]:
-    """Format two lines for each metric and, with `rows`, a line for each of several systems."""
+    """Return the lines of a report: for each metric its signature or only score, a note, and `rows` of systems."""
     lines = []
     for comparison in comparisons:
         one, *others = comparison.scores.values()

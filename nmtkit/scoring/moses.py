@@ -83,7 +83,7 @@ def tokenize(line: str, language: str) -> str:
 
 
 def plain_quotes(line: str) -> str:
-    """Replace all double quotes with ", as in the reference of Tensor2Tensor (its issue 317 on GitHub)."""
+    """Replace “ ” „ ‟ « » with the ASCII quote ", like the reference of Tensor2Tensor (its issue 317 on GitHub)."""
     return line.translate(_QUOTES)
 
 

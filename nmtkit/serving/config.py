@@ -43,14 +43,14 @@ class ServeConfig(Config):
     max_request_chars: int = option(
         100_000,
         min=1,
-        help="Maximum characters of a request after NFKC normalization, times its nbest. Larger requests get 413.",
+        help="Maximum characters of a request after NFKC normalization, times its nbest. Longer ones get status 413.",
     )
     max_queue: int = option(
         10_000,
         min=1,
         metavar="LINES",
-        help="Maximum lines in the queue. A request that does not fit gets status 429. A request with more lines gets "
-        "413.",
+        help="Maximum lines in the queue. A request that does not fit gets status 429. A request with more "
+        "lines gets status 413.",
     )
     cors_origin: tuple[str, ...] = option(
         (),
@@ -70,7 +70,7 @@ class ServeConfig(Config):
         for origin in self.cors_origin:
             if not _ORIGIN.fullmatch(origin):
                 raise UserError(
-                    f"--cors-origin {origin}: not an origin: use one such as https://example.org, in lower case and "
+                    f"--cors-origin {origin} is not an origin: use one such as https://example.org, in lower case and "
                     "without a path, or *"
                 )
 
@@ -87,13 +87,13 @@ class ServeConfig(Config):
 
     @property
     def max_body(self) -> int:
-        """The maximum bytes of a body. JSON needs up to 12 per character, and the other fields need room."""
+        """The maximum size of a request body in bytes: 12 per character, as in JSON escapes, plus other fields."""
         return 12 * self.max_request_chars + (1 << 16)
 
 
 @dataclass(frozen=True)
 class ServingOptions(OptionGroups):
-    """All options of nmt-serve except for its messages. Requests set `nbest` and `alignment` of the search."""
+    """All options of nmt-serve except those for messages. Requests set `nbest` and `alignment` of the search."""
 
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     server: ServeConfig = field(default_factory=ServeConfig)

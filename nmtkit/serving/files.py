@@ -34,7 +34,8 @@ def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> 
     path = PurePath(name.replace("\\", "/"))
     format = format_of(path) or path.suffix.lower().removeprefix(".")
     if format not in FORMATS:
-        raise bad_request(f"files ending in {path.suffix or 'nothing'} are not supported: send {', '.join(FORMATS)}")
+        kind = f"ending in {path.suffix}" if path.suffix else "without an extension"
+        raise bad_request(f"files {kind} are not supported: send {', '.join(FORMATS)}")
     try:
         document = FORMATS[format](content, Options(target_language=language))
     except UserError as error:

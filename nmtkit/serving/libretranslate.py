@@ -36,7 +36,7 @@ class LibreTranslateRequest:
         return tuple(chain.from_iterable(self.texts))
 
     def search(self, config: SearchConfig) -> SearchConfig:
-        """Adapt the server's `config` to this request."""
+        """Return the server's `config`, adapted to this request."""
         return replace(config, nbest=1 + self.alternatives)
 
     def answer(self, translations: Sequence[Translation], source: Tokenizer) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Documents:
         self.lines = tuple(Request.of(segment) for _, prepared in self._documents for segment in prepared.segments)
 
     def search(self, config: SearchConfig) -> SearchConfig:
-        """Adapt the server's `config` to this request."""
+        """Return the server's `config`, adapted to this request."""
         return replace(config, nbest=1)
 
     def write(self, translations: Sequence[Translation]) -> list[bytes]:

@@ -29,7 +29,7 @@ class TranslationRequest:
     alignment: bool = False
 
     def search(self, config: SearchConfig) -> SearchConfig:
-        """Adapt the server's `config` to this request."""
+        """Return the server's `config`, adapted to this request."""
         return replace(config, nbest=self.nbest or 1, alignment=self.alignment)
 
     def answer(self, translations: Sequence[Translation], source: Tokenizer) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def _listener(config: ServeConfig) -> socket.socket:
         raise UserError(f"--fd {config.fd}: {error.strerror}: pass a listening socket, as systemd does") from error
     if listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:
         listener.close()
-        raise UserError(f"--fd {config.fd}: not a TCP socket: use ListenStream=ADDRESS:PORT")
+        raise UserError(f"--fd {config.fd} is not a TCP socket: use ListenStream=ADDRESS:PORT")
     return listener
 
 

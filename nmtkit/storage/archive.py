@@ -85,7 +85,7 @@ def read_archive(path: Path) -> Archive:
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
-    """Read only the header, in constant time for any model size. Call this inside `as_user_errors`.
+    """Return only the header of an archive, in constant time for any size. Call this inside `as_user_errors`.
 
     Verifies the CRC-32 of the header, but not the checksum of the file.
     """
@@ -94,7 +94,7 @@ def read_archive_header(path: Path) -> dict[str, Any]:
 
 
 def parse_header(content: bytes) -> dict[str, Any]:
-    """Parse the header. Raises UserError for an unknown format or version. Call this inside `as_user_errors`."""
+    """Return the parsed header. Raises UserError for an unknown format or version. Call in `as_user_errors`."""
     header: dict[str, Any] = parse_json(content.decode())
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise UserError(_NOT_A_CHECKPOINT)

@@ -86,7 +86,7 @@ def staged_folder(
     """Yield a temporary folder that is renamed to `destination` at the end, or removed on an error.
 
     An existing `destination` is replaced if it is empty or if `may_replace` accepts it. The folder of a killed or
-    failed process is yielded again if `is_resumable` accepts it, and kept if that raises RunError.
+    failed process is yielded again if `is_resumable` accepts it, and kept if `is_resumable` raises RunError.
 
     Raises UserError if the destination exists and must not be replaced, if it cannot be created, or if it is being
     written by another process. Raises RunError if writing fails.
@@ -112,7 +112,7 @@ def staged_folder(
 def link_file(source: Path, destination: Path) -> None:
     """Make `destination` a hard link to `source` in the same folder, and atomically replace an existing file.
 
-    Copies the file if the file system has no hard links. Raises the errors of `staged_file`.
+    Copies the file if the file system has no hard links. Raises errors like `staged_file`.
     """
     staging = _hidden_path(destination)
     with _as_run_errors(destination):

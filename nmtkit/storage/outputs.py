@@ -43,7 +43,7 @@ def check_output_folder(output: Path, inputs: Iterable[Path | None]) -> None:
 
 
 def check_stdout(inputs: Iterable[Path | None], reads_stdin: bool) -> None:
-    """Raise UserError if stdout is also an input file, because a command that reads its output might never end."""
+    """Raise UserError if stdout is an input (stdin if `reads_stdin`), because the command might never end."""
     if reads_stdin and _is_same_file(_STDIN, _STDOUT):
         raise UserError("stdin is also stdout: redirect stdout to a different file")
     for path in inputs:

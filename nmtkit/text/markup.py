@@ -58,7 +58,7 @@ class Token:
 
 
 def scan(source: str, is_html: bool = True) -> list[Token]:
-    """Split a text into tokens whose concatenation is the text."""
+    """Split a text in HTML or XML (`is_html`) into tokens whose concatenation is the text."""
     return list(_tokens(source, is_html))
 
 
@@ -106,7 +106,7 @@ def token_pairs(tokens: Sequence[Token]) -> dict[int, int]:
 
 
 def is_translated(token: Token, default: bool, kept: Collection[str] = KEPT) -> bool:
-    """Whether to translate the content of an element, given its attributes translate and class, and its name."""
+    """Whether to translate an element. Attributes translate and class decide, or else `default` and `kept` names."""
     attributes = {name.lower(): value for name, value in token.attributes.items()}
     classes = attributes.get("class", "").split()
     if "translate" in attributes:

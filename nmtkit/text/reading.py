@@ -62,7 +62,7 @@ def find_side(prefix: str, language: str) -> Path:
             return path
     for path in candidates:
         if path.exists():
-            raise UserError(f"{path}: not a regular file: a corpus is read more than once, so give a file")
+            raise UserError(f"{path} is not a regular file: a corpus is read more than once, so give a file")
     hint = f"; give the prefix without .{language}" if prefix.endswith(f".{language}") else ""
     hint = hint or ("; for several corpora, give the option several times" if "," in prefix else "")
     raise UserError(f"no file {plain} (nor {', '.join(path.name for path in candidates[1:])}){hint}")
@@ -96,7 +96,7 @@ def _as_user_errors(path: Path | str) -> Iterator[None]:
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         if isinstance(error, OSError) and error.strerror:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
-        raise UserError(f"{path}: damaged or truncated ({error})") from error
+        raise UserError(f"{path} is damaged or truncated ({error})") from error
 
 
 def check_readable(path: Path) -> None:
@@ -134,11 +134,11 @@ def _go_to_first_line(path: Path | str, file: io.BufferedReader) -> None:
             raise UserError(f"{path}: {kind}, not text: {remedy}")
     if found := _COMPRESSORS.match(begin):
         program = found.lastgroup
-        raise UserError(f"{path}: compressed by {program}: decompress it, for example with {program} -dc")
+        raise UserError(f"{path} is compressed by {program}: decompress it, for example with {program} -dc")
     every_second = [begin[offset : min(len(begin), 64) // 2 * 2 : 2] for offset in (0, 1)]
     is_utf16 = len(begin) >= 8 and [any(half) for half in every_second].count(False) == 1
     if is_utf16 or (begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and 0 in begin):
-        raise UserError(f"{path}: UTF-16, not UTF-8: convert the file, for example with iconv -f UTF-16 -t UTF-8")
+        raise UserError(f"{path} is UTF-16, not UTF-8: convert the file, for example with iconv -f UTF-16 -t UTF-8")
     if b"\n" not in begin and begin.count(b"\r") > 1:
         logger.warning("%s: lines end with carriage returns (\\r) alone: convert it with tr '\\r' '\\n'", path)
     if begin.startswith(codecs.BOM_UTF8):  # a tokenizer would read it as a character of the first word
@@ -200,7 +200,7 @@ def decode_line(line: bytes, path: Path | str, number: int) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1}): "
+            f"{path}, line {number} is not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1}): "
             "convert the file, for example with iconv"
         ) from error
 

@@ -103,7 +103,7 @@ def has_letters(text: str) -> bool:
 
 
 def is_apart(text: str, start: int, end: int) -> bool:
-    """Whether a span is not part of a longer word. In scripts without spaces (from Thai on), it may touch others."""
+    """Whether a span is not part of a longer word. In scripts without spaces, it may touch other letters."""
     borders = [text[max(start - 1, 0) : start + 1], text[end - 1 : end + 1]]
     return not any(len(pair) == 2 and all(c.isalnum() and ord(c) < 0x0E00 for c in pair) for pair in borders)
 

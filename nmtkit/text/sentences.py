@@ -39,7 +39,7 @@ def split_sentences(text: str, language: str, protected: Sequence[tuple[int, int
     """Split a text into sentences, parts whose concatenation is the text.
 
     White space belongs to the preceding part. No part is blank, unless the text is blank. The spans (start, end) in
-    `protected` are never divided. Rules depend on `language`, a code such as de, pt_BR or jpn; if unknown, English.
+    `protected` are never divided. Rules depend on `language`, a code such as de, pt_BR or jpn (default: English).
     """
     import sentencex  # imported late, since most commands never split text
 

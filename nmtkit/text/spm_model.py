@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 
 def read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
-    """Read the type of a serialized model, and its pieces in order of ids. Raises ValueError if malformed."""
+    """Return the type of a serialized model, and its pieces in order of ids. Raises ValueError if malformed."""
     try:
         return _read_model(model)
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:

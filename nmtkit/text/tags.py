@@ -10,7 +10,7 @@ from nmtkit.text.vocabulary import UNK
 
 
 def tag_ids(tag: str, tokenizer: Tokenizer) -> list[int]:
-    """Encode a tag as its piece, possibly after a piece for the beginning of a word. An empty tag has no ids.
+    """Return the ids of a tag: its piece, perhaps after a piece for the beginning of a word. An empty tag has none.
 
     Raises UserError if the tag is not one piece of the vocabulary.
     """
@@ -70,5 +70,5 @@ def not_a_piece(tag: str, pieces: Collection[str] = ()) -> UserError:
     if tag in pieces:
         return UserError(f"--source-tag {tag!r}: the tokenizer splits it, although it is a piece: use a different tag")
     return UserError(
-        f"--source-tag {tag!r}: not one piece of the vocabulary: preprocess with --user-symbol {shlex.quote(tag)}"
+        f"--source-tag {tag!r} is not one piece of the vocabulary: preprocess with --user-symbol {shlex.quote(tag)}"
     )

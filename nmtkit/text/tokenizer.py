@@ -53,7 +53,7 @@ class Tokenizer(Protocol):
 
 
 def without_space(ids: Sequence[int], vocab: Vocabulary) -> tuple[int, ...] | None:
-    """Convert the ids of a text to follow other text without a space; None if the vocabulary cannot spell it.
+    """Return ids of the same text directly after other text, without a space; None if there are no such pieces.
 
     Only SentencePiece includes spaces in pieces, so other ids stay unchanged.
     """

@@ -68,4 +68,4 @@ def _refuse_present(symbols: Sequence[str], pieces: Sequence[str]) -> None:
     present = set(pieces)
     for symbol in symbols:
         if symbol in present:
-            raise UserError(f"--user-symbol {symbol!r}: already a piece of the vocabulary: omit it")
+            raise UserError(f"--user-symbol {symbol!r} is already a piece of the vocabulary: omit it")

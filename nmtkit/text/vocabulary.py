@@ -89,7 +89,7 @@ def unknown_warning(text: str, percent: float) -> str | None:
     if percent <= _MANY_UNKNOWN:
         return None
     return (
-        f"{percent:.3g}% of the tokens of {text} are unknown to the vocabulary: is it segmented and cased as the "
-        "training text was? With --byte-fallback or a larger --character-coverage, nmt-preprocess makes a vocabulary "
+        f"{percent:.3g}% of the tokens of {text} are unknown to the vocabulary: is it segmented and cased like "
+        "the training text? With --byte-fallback or a larger --character-coverage, nmt-preprocess makes a vocabulary "
         "that covers more text"
     )

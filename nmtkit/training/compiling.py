@@ -18,7 +18,7 @@ _VARIANTS = 64  # of a function: training or not, few or many positions, one sen
 
 
 def compile_model(model: TranslationModel, device: torch.device) -> None:
-    """Compile the `graphs` of a model, or else its layers, on first use, for any batch size and length.
+    """Compile the `graphs` of a model, or its layers if it has none, on first use, for any batch size and length.
 
     torch splits a graph that it cannot compile as a whole. Equal layers that are compiled separately share code.
 

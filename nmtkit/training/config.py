@@ -49,8 +49,8 @@ class BatchConfig(Config):
         above=0.0,
         metavar="T",
         unset="1",
-        help="Without --mix: a dataset's share is its target tokens to the power of 1/T. Higher values favor small "
-        "datasets.",
+        help="Without --mix, each dataset's share is proportional to its number of target tokens raised to the power "
+        "1/T. Higher values favor small datasets.",
     )
     seed: int = option(1, min=0, max=2**63 - 1, help="Seed of initial weights, data order and dropout.")
     subword_sampling: float = option(
@@ -188,12 +188,12 @@ class StopConfig(Config):
 
     @property
     def budget_minutes(self) -> float:
-        """--budget in minutes; 0 without the option. Raises UserError if it is malformed."""
+        """The value of --budget in minutes; 0 without the option. Raises UserError if it is malformed."""
         if self.budget is None:
             return 0.0
         time = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", self.budget, re.ASCII)
         if time is None or not float(time[1]):
-            raise UserError(f"--budget {self.budget}: not a time: give minutes, hours or days, such as 30m, 2h or 1d")
+            raise UserError(f"--budget {self.budget} is not a time: give minutes, hours or days, such as 30m, 2h or 1d")
         return float(time[1]) * {"m": 1, "h": 60, "d": 1440}[time[2]]
 
 

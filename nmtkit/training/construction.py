@@ -43,7 +43,7 @@ def memory_for_model(dataset: Dataset, options: TrainingOptions, device: torch.d
 
 
 def checkpoint_bytes(model: nn.Module, averaged: bool) -> int:
-    """Compute the bytes of a checkpoint's tensors: weights, averages if any, and Adam's moments of trained weights."""
+    """Compute the bytes of a checkpoint's tensors: weights, their averages if `averaged`, and Adam's moments."""
     sets = [(1 + averaged + 2 * parameter.requires_grad, parameter.numel()) for parameter in model.parameters()]
     return 4 * sum(count * numbers for count, numbers in sets)
 

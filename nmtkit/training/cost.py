@@ -26,7 +26,7 @@ class Cost:
         return self.passes * training_flops(self.config, self.target_size, source, target)
 
     def flops_of_sampled(self, share: Share) -> int:
-        """Count FLOPs of an update with sampled subwords, whose lengths only the micro-batches show. Collective."""
+        """Count FLOPs of an update with sampled subwords, whose lengths are known only from batches. Collective."""
         lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
         (flops,) = self.ranks.sum([sum(self.flops(*sides) for sides in lengths)])
         return int(flops)

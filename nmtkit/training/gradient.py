@@ -60,7 +60,7 @@ class MemoryLimits:
             yield from self._cut_to_limits(part)
 
     def lower(self, batch: MicroBatchTensors) -> str | None:
-        """Halve the limit for a batch's length class; for a single pair, return the end of the error message."""
+        """Halve the limit for a batch's length class, and return None; or return an error's end for a single pair."""
         self.by_length[_length_class(batch)] = batch.padded_tokens // 2
         if batch.sentences > 1:
             return None

@@ -27,7 +27,7 @@ class Signals:
 
     def __init__(self, second_kills: bool, is_main: bool) -> None:
         """With `second_kills`, a second SIGTERM or SIGINT ends the process at once. Under torchrun this must be False,
-        because processes get each signal twice, from terminal and torchrun. Only the main process writes a message."""
+        because processes get each signal twice, from terminal and torchrun. Only the main process prints a message."""
         self.second_kills, self.is_main = second_kills, is_main
         self.stop = 0
         self.save = False

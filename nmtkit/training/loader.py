@@ -46,7 +46,7 @@ class Work:
         return list(zip(self.numbers, self.batches, strict=True))
 
     def with_exact_counts(self, share: Share, ranks: Ranks) -> "Work":
-        """Replace token counts with exact counts, because sampled subwords can be counted only now. Collective."""
+        """Return this work with exact token counts, because sampled subwords can be counted only now. Collective."""
         datasets, mine = self.datasets, [0] * len(self.target_tokens)
         for number, batch in share:
             mine[datasets[number]] += batch.target_tokens
@@ -78,7 +78,7 @@ class Loader:
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, position: MixturePosition) -> Iterator[Work]:
-        """Yield updates from a position on, without end. Threads prepare one update ahead."""
+        """Yield updates endlessly, starting at `position`. Threads prepare one update ahead."""
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in self.mixture.updates(position))
             return
@@ -155,7 +155,7 @@ def subword_sampling(
 
 
 def balanced_shares(costs: list[int], ranks: int) -> list[list[int]]:
-    """Assign micro-batches to ranks: the most expensive first, each to the rank with the lowest cost so far."""
+    """Return the micro-batches of each rank, as ascending indices into `costs`, with about equal costs."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for number in sorted(range(len(costs)), key=lambda number: -costs[number]):

@@ -91,8 +91,8 @@ class Ranks:
         return results[0] if results else None
 
     def run_on_all(self, function: Callable[[], T]) -> T:
-        """Call a function on every rank. An error on any rank ends all. The main process reports it, and names the rank
-        unless all ranks have the same error."""
+        """Call a function on every rank, and return its result. An error on any rank ends all. The main process reports
+        it, and names the rank unless all ranks have the same error."""
         if self.size == 1:
             return function()
         result, mine = None, None

@@ -141,13 +141,14 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
     if not is_same and not is_reset(checkpoint, options):
         folders = ", ".join(str(each.folder) for each in data.datasets)
         way = (
-            "first run until the next checkpoint without --reset-progress, which has already taken effect"
+            "continue on the earlier data without --reset-progress, which has already taken effect, until the next "
+            "checkpoint, and then give it again"
             if options.fine_tuning.reset_progress
-            else "--reset-progress to continue with this data"
+            else "give --reset-progress to continue with this data"
         )
         raise UserError(
             f"{folder} contains checkpoints of a run on different data than {folders}: use the data it was started "
-            f"with, a different --save-dir, or {way}"
+            f"with, use a different --save-dir, or {way}"
         )
 
 
@@ -204,13 +205,13 @@ def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bo
     follows = schedule in ENDING_SCHEDULES and before.get("lr_schedule") == schedule
     rates, losses = "learning rates after the warm-up differ", "losses and weights differ slightly from here on"
     for subject, name, current, effect, matters in (
-        ("data order", "data_order_version", ORDER_VERSION, batches, not reset),
+        ("the data order", "data_order_version", ORDER_VERSION, batches, not reset),
         ("the loss", "loss_version", LOSS_VERSION, losses, True),
         (f"--lr-schedule {schedule}", "schedule_version", SCHEDULE_VERSION, rates, follows),
     ):
         used = progress.get(name, 1)
         if matters and used != current:
-            logger.warning("%s is version %d, the checkpoint has version %d: %s", subject, current, used, effect)
+            logger.warning("the checkpoint has version %d of %s, nmtkit now has %d: %s", used, subject, current, effect)
 
 
 def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collection[str]) -> dict[str, Any]:

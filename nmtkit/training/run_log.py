@@ -53,7 +53,7 @@ class RunLog:
         self.description: Report | None = None  # shown as a table when the first update is planned
 
     def summarize(self, state: RunState, data: TrainingData, learner: Learner, validates: bool) -> None:
-        """Describe the run at its start."""
+        """Log a description of the run at its start, and that it does not validate unless `validates`."""
         options, precision = self.options, str(learner.precision).removeprefix("torch.")
         self.description = Report("training")
         self.description.add("model", describe_model(learner.model))

@@ -83,7 +83,7 @@ class SaveDir:
         """
         found = self._found()
         if len(found) > 1 and found[-1][1].name == LAST:
-            message = "%s is newer than %s: to resume from an older checkpoint, remove it too"
+            message = "%s is newer than %s: to resume from the older one, remove the newer one"
             logger.warning(message, self.folder / LAST, found[-2][1].name)
         for number, (update, path) in enumerate(reversed(found), 1):
             try:

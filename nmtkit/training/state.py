@@ -37,7 +37,7 @@ class Window:
             self.datasets[name] = before[0] + loss, before[1] + count
 
     def averages(self) -> dict[str, float]:
-        """Compute means per token and per second for a log line; NaN if every update was skipped."""
+        """Return means per token and per second, by name, for a log line; NaN if every update was skipped."""
         tokens = self.target_tokens or math.nan
         return {
             "loss": self.loss / tokens,
@@ -49,7 +49,7 @@ class Window:
         }
 
     def by_dataset(self) -> dict[str, float | None]:
-        """Return mean loss and number of target tokens of each of several datasets. The loss is None without tokens."""
+        """Return the mean loss and the target tokens of each dataset, by metric. Without tokens, a loss is None."""
         values: dict[str, float | None] = {}
         for name, (loss, tokens) in self.datasets.items():
             values[f"train_{name}_loss"] = loss / tokens if tokens else None
@@ -98,9 +98,9 @@ class RunState:
     def record_validation(
         self, results: dict[str, float | None], metric: str, better: Callable[[float, float], bool], counts: bool
     ) -> None:
-        """Record the results of a validation at this update, and update the best result by `metric` and `better`.
+        """Record the results of a validation at this update, and whether its value of `metric` is the best so far.
 
-        `counts` is whether --patience counts this validation.
+        `better(a, b)` is whether a is better than b; None is never the best. --patience counts it if `counts`.
         """
         self.validation = results
         value = results[metric]
@@ -118,7 +118,7 @@ class RunState:
         self.forget_since_best()
 
     def forget_since_best(self) -> None:
-        """Forget the validations since the best one."""
+        """Reset the counts of validations since the best one."""
         self.validations_since_best = self.uncounted_since_best = 0
 
     @property

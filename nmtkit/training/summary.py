@@ -90,7 +90,7 @@ def describe_plan(work: Work) -> str:
 def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
     """Return a warning if updates have too few micro-batches to keep all devices busy, else None.
 
-    Packed micro-batches have about equal sizes, so one for each device is enough.
+    If `packed`, micro-batches have about equal sizes, so one for each device is enough.
     """
     enough = devices if packed else 2 * devices
     if devices == 1 or micro_batches >= enough:
@@ -130,7 +130,7 @@ def next_command(folder: Path, checkpoints: Sequence[int]) -> str:
 
 
 def translate_command(checkpoint: Path) -> str:
-    """The command that translates a file with a checkpoint."""
+    """Return the command that translates a file with a checkpoint."""
     return f"nmt-generate --checkpoint {shlex.quote(str(checkpoint))} --input FILE --output FILE"
 
 

@@ -34,7 +34,7 @@ class TrainingData:
 
     @classmethod
     def open(cls, folders: Sequence[Path], verify: bool, batches: BatchConfig) -> "TrainingData":
-        """Open datasets. Raises UserError with the first difference if they cannot be mixed."""
+        """Open datasets, with all checksums verified if `verify`. Raises UserError if they cannot be mixed."""
         _refuse_repeated(folders)
         datasets = [Dataset.open(folder, verify) for folder in folders]
         for other in datasets[1:]:
@@ -56,7 +56,7 @@ class TrainingData:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target language of the model: `mul` for a side on which the datasets have several."""
+        """The source and target language of the model: `mul` for a side on which the datasets have several."""
         source, target = (set(side) for side in zip(*(dataset.languages for dataset in self.datasets), strict=True))
         return _common(source), _common(target)
 
@@ -76,7 +76,7 @@ class TrainingData:
         if share * batch_tokens < tokens:
             raise UserError(
                 f"{self.first.folder} has a share of only {share:.2g}, less than a sentence pair of --batch-tokens "
-                f"{batch_tokens}: raise either of them, or give a dataset with a larger share first"
+                f"{batch_tokens}: raise one of them, or give a dataset with a larger share first"
             )
 
     def mixture(self, batches: BatchConfig) -> Mixture:

@@ -53,10 +53,7 @@ def validate(
     ranks: Ranks,
     should_stop: Callable[[], bool],
 ) -> Results | None:
-    """Validate on all datasets. Results of `others` are named `valid_<name>_loss` and so on. See `Validator.run`.
-
-    Returns None if any validation was stopped.
-    """
+    """Validate on all datasets like `Validator.run`. Results of `others` are named `valid_<name>_loss` and so on."""
     results = first.run(loss, ranks, should_stop)
     if results is None:
         return None

@@ -203,7 +203,7 @@ def test_a_killed_worker_stops_generation_and_the_output_is_resumed(
 @pytest.mark.parametrize(
     ("left", "arguments", "word"),
     [
-        (b"x\n" * (len(LINES) + 1), (), f"{len(LINES) + 1} lines translated already, but the input has {len(LINES)}"),
+        (b"x\n" * (len(LINES) + 1), (), f"{len(LINES) + 1} lines already translated, but the input has {len(LINES)}"),
         (b"x\n", (), "out.de.partial are translated differently now"),
         (b"x\n" * 3, ("--nbest", 2), "out.de.partial are translated differently now"),
         (b"x\n", ("--format", "jsonl"), "out.de.partial is not in the format of --format jsonl"),

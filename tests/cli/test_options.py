@@ -150,7 +150,7 @@ def test_choices_accept_hyphens_and_underscores() -> None:
         ({"spoons": "3"}, "--spoons: '3' is not a whole number"),
         ({"spoons": 2.5}, r"--spoons: 2\.5 is not a whole number"),
         ({"guest": "Ann"}, "--guest: a list of strings is expected, not 'Ann' alone"),
-        ({"bread": "no"}, "--bread: 'no' is not true or false"),
+        ({"bread": "no"}, "--bread: 'no' must be true or false"),
         ({"kind": "fish"}, "--kind: 'fish' is not one of pea, leek"),
     ],
 )
@@ -495,7 +495,7 @@ def test_ranks_report_their_own_errors_unless_they_share_a_run(
 def test_a_name_that_is_not_utf8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be found when the first checkpoint is written."""
     code, _, err = run("--kind", os.fsdecode(b"caf\xe9.txt"), capsys=capsys)
-    assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: if it is a file, rename it\n")
+    assert (code, err) == (2, "soup: caf\\xe9.txt is not UTF-8: if it is a file, rename it\n")
 
 
 @pytest.mark.parametrize(

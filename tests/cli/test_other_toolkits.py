@@ -81,7 +81,7 @@ def test_the_name_of_an_architecture_in_fairseq_gives_that_of_nmtkit(
     with pytest.raises(SystemExit) as exit:
         nmt_train(["data", "--arch", theirs])
     assert exit.value.code == 2
-    assert f"{theirs} is called {ours} here" in capsys.readouterr().err
+    assert f"{theirs} is called {ours} in nmtkit" in capsys.readouterr().err
     with nmt_train.make_context("nmt-train", ["data", "--arch", *ours.split()]) as context:
         assert context.params["arch"] == ours.split()[0]
 

@@ -127,10 +127,10 @@ def test_a_large_dataset_is_verified_on_request_only(dataset: Path, monkeypatch:
     path = dataset / "train.en.bin"
     path.write_bytes(bytes(path.stat().st_size))
     Dataset.open(dataset)
-    with pytest.raises(UserError, match=r"train\.en\.bin: damaged, the checksum is wrong"):
+    with pytest.raises(UserError, match=r"train\.en\.bin is damaged, its checksum is wrong"):
         Dataset.open(dataset, verify=True)
     path.write_bytes(b"")
-    with pytest.raises(UserError, match=r"train\.en\.bin: 0 bytes instead of 10"):
+    with pytest.raises(UserError, match=r"train\.en\.bin has 0 bytes instead of 10"):
         Dataset.open(dataset)
 
 
@@ -148,7 +148,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def test_a_newer_version_is_refused(dataset: Path) -> None:
     rewrite(dataset, lambda description: description.update(version=4))
     with pytest.raises(
-        UserError, match=r"dataset\.json: format version 4, .* reads versions 2 and 3; run nmt-preprocess again"
+        UserError, match=r"dataset\.json has format version 4, .* reads versions 2 and 3; run nmt-preprocess again"
     ):
         Dataset.open(dataset)
 
@@ -159,7 +159,7 @@ def test_a_newer_version_is_refused(dataset: Path) -> None:
 )
 def test_a_description_with_a_wrong_value_is_refused(dataset: Path, key: str, value: object) -> None:
     rewrite(dataset, lambda description: description.update({key: value}))
-    with pytest.raises(UserError, match=r"dataset\.json: damaged .*; run nmt-preprocess again"):
+    with pytest.raises(UserError, match=r"dataset\.json is damaged .*; run nmt-preprocess again"):
         Dataset.open(dataset)
 
 
@@ -228,7 +228,8 @@ def test_pairs_too_long_for_max_tokens_are_counted_and_located(
         train.check_lengths("--max-tokens", 3, "stay")
     (name, _), *_ = Dataset.open(dataset).summaries["train"].corpora
     assert str(error.value) == (
-        f"--max-tokens 3: too small for 1 pair of 2 in split 'train', such as {name}, line 1: give at least 4, or stay"
+        "--max-tokens 3 is too small for 1 pair of 2 in split 'train', "
+        f"such as {name}, line 1: give at least 4, or stay"
     )
     with pytest.raises(UserError, match=r"2 pairs of 2 .*, lines 1, 3: give at least 4"):
         train.check_lengths("--max-tokens", 1, "stay")

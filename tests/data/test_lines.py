@@ -35,5 +35,5 @@ def test_line_descriptions_name_the_text_and_are_truncated(tmp_path: Path) -> No
 
 
 def test_a_wrong_number_of_pairs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train.dropped: does not fit 7 sentence pairs of 8 lines; run nmt-preproc"):
+    with pytest.raises(UserError, match=r"train.dropped: does not match 7 sentence pairs of 8 lines; run nmt-preproc"):
         LineNumbers(7, [("text", 8)], dropped_path(tmp_path, "train"))

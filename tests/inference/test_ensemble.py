@@ -61,13 +61,13 @@ def test_an_ensemble_has_the_shortest_length_limit_of_its_models(make_checkpoint
 def test_an_ensemble_with_different_vocabularies_is_refused(make_checkpoint: MakeCheckpoint) -> None:
     one = make_checkpoint(1)
     words = SpaceTokenizer(Vocabulary([*SPECIALS, *(f"w{n}" for n in range(len(one.source.vocab) - 4))]))
-    with pytest.raises(UserError, match="number 2 differs, piece 4 of its source vocabulary is 'w0'"):
+    with pytest.raises(UserError, match="checkpoint 2 differs, piece 4 of its source vocabulary is 'w0'"):
         Translator.of([one, replace(make_checkpoint(2), source=words, target=words)], ENGINE)
 
 
 def test_an_ensemble_with_different_languages_is_refused(make_checkpoint: MakeCheckpoint) -> None:
     one, back = make_checkpoint(1), replace(make_checkpoint(2), source_language="de", target_language="en")
-    with pytest.raises(UserError, match="number 2 translates de-en, not en-de"):
+    with pytest.raises(UserError, match="checkpoint 2 translates de-en, not en-de"):
         Translator.of([one, back], ENGINE)
 
 

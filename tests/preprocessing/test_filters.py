@@ -71,7 +71,7 @@ def test_without_options_there_are_no_marks() -> None:
 
 @pytest.mark.parametrize("script", ["Klingon", "L&&N"])
 def test_an_unknown_script_is_refused(script: str) -> None:
-    with pytest.raises(UserError, match=r"^--source-script .*: not a Unicode script: use a name such as"):
+    with pytest.raises(UserError, match=r"^--source-script .* is not a Unicode script: use a name such as"):
         make_marker(CleaningConfig(source_script=(script,)), ("en", "de"))
 
 
@@ -139,5 +139,5 @@ def test_language_identification_needs_the_package_and_a_model(tmp_path: Path, m
     with pytest.raises(UserError, match="model: no such file"):
         make_marker(config, ("en", "de"))
     (tmp_path / "lid.176.ftz").write_bytes(b"truncated")
-    with pytest.raises(UserError, match=r"lid\.176\.ftz: 9 bytes instead of"):
+    with pytest.raises(UserError, match=r"lid\.176\.ftz has 9 bytes instead of"):
         make_marker(CleaningConfig(langid_model=tmp_path / "lid.176.ftz"), ("en", "de"))

@@ -257,7 +257,7 @@ def test_the_default_size_of_the_vocabulary_depends_on_the_number_of_pairs(
         with caplog.at_level(logging.INFO, "nmtkit"):
             dataset = make(tmp_path, [prefix], tokenizer="sentencepiece", joined_vocab=True)
         assert len(dataset.source.vocab) == size
-        assert f"vocabulary of {size} subwords for {pairs} pairs" in caplog.text
+        assert f"vocabulary of {size} subwords, chosen for {pairs} pairs" in caplog.text
 
 
 # The same for every number of workers
@@ -344,12 +344,12 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "not UTF-8": (
         {"test.en": b"ok\n" * 7 + b"caf\xe9\n" + b"ok\n" * 12},
         [],
-        r"test\.en, line 8: not UTF-8 \(byte 0xe9 at column 4\)",
+        r"test\.en, line 8 is not UTF-8 \(byte 0xe9 at column 4\)",
     ),
     "a damaged archive": (
         {"test.de": None, "test.de.gz": gzip.compress(b"ein Satz\n" * 20)[:-9]},
         [],
-        r"test\.de\.gz: damaged or truncated",
+        r"test\.de\.gz is damaged or truncated",
     ),
     "nothing left": (
         {"train.en": b"a b\n\na\n", "train.de": b"x\nx\nx y z\n"},

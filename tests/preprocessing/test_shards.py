@@ -93,7 +93,7 @@ def test_a_size_below_that_of_a_sentence_is_refused(prefix: str, size: str) -> N
 
 @pytest.mark.parametrize("size", ["", "0", "1.5G", "4GB"])
 def test_an_invalid_size_is_refused(prefix: str, size: str) -> None:
-    with pytest.raises(UserError, match=r"--shard-size .*: not a size"):
+    with pytest.raises(UserError, match=r"--shard-size .* is not a size"):
         config(prefix, "shards", size)
 
 

@@ -311,7 +311,7 @@ def refused(run_here: Run, tiny_checkpoint: Path) -> Callable[..., str]:
     ("arguments", "message"),
     [
         (["--port", "nowhere"], "'nowhere' is not a valid int"),
-        (["--cors-origin", "https://a.example/"], "--cors-origin https://a.example/: not an origin"),
+        (["--cors-origin", "https://a.example/"], "--cors-origin https://a.example/ is not an origin"),
         (["--max-connections", 9], "--max-connections was removed: use --max-queue"),
         (["--port", 0, "--alignment-layer", 9], "the model has 2 decoder layers"),
         (["--workers", 1000], "--workers 1000: each needs a core, and this process has "),

@@ -57,7 +57,7 @@ def test_a_damaged_file_is_reported(tmp_path: Path, suffix: str, damage: str) ->
 def test_text_that_is_not_utf8_is_reported_with_file_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "a.de"
     path.write_bytes(b"gut\nStra\xdfe\n")
-    with pytest.raises(UserError, match=r"a\.de, line 2: not UTF-8 \(byte 0xdf at column 5\)"):
+    with pytest.raises(UserError, match=r"a\.de, line 2 is not UTF-8 \(byte 0xdf at column 5\)"):
         list(read_lines(path))
 
 
@@ -94,7 +94,7 @@ def write_pair(folder: Path, source: str, target: str) -> tuple[Path, Path]:
 
 def test_a_bad_line_in_a_later_block_is_reported_with_its_number_in_the_file(tmp_path: Path) -> None:
     block = Block(tmp_path / "a.de", first=101, count=3, content=b"\nok\n\xff\n")
-    with pytest.raises(UserError, match=r"a\.de, line 103: not UTF-8 \(byte 0xff at column 1\)"):
+    with pytest.raises(UserError, match=r"a\.de, line 103 is not UTF-8 \(byte 0xff at column 1\)"):
         block.lines()
 
 

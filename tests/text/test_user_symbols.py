@@ -107,7 +107,7 @@ def test_impossible_symbols_are_refused(symbols: list[str], message: str) -> Non
 def test_a_piece_of_the_vocabulary_is_refused_as_a_symbol(tmp_path: Path) -> None:
     source, target = MarianFiles(tmp_path / "marian").tokenizers()
     piece = next(piece for piece in source.vocab.pieces[len(SPECIALS) :] if "▁" not in piece)
-    with pytest.raises(UserError, match="already a piece of the vocabulary: omit it"):
+    with pytest.raises(UserError, match="is already a piece of the vocabulary: omit it"):
         add_symbols((source, target), [piece])
 
 

@@ -241,7 +241,7 @@ def test_a_run_resumes_with_other_data_only_if_progress_is_reset(
     for end in (9, 10):
         train(run, "--max-updates", end, "--reset-progress", dataset=tmp_path / "half")
     assert (last(run).progress["epoch"], last(run).progress["updates_in_epoch"]) == (1, 2)
-    refused(train(run, "--max-updates", 11, "--reset-progress", code=2), "use the data", "first run until")
+    refused(train(run, "--max-updates", 11, "--reset-progress", code=2), "use the data", "already taken effect")
 
 
 def test_a_run_resumes_from_a_checkpoint_without_optimizer_state(train: Train, tmp_path: Path) -> None:

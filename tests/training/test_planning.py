@@ -103,4 +103,4 @@ def test_the_rules_cover_corpora_of_all_sizes() -> None:
 
 @pytest.mark.parametrize("budget", ["10", "0h", "1w", "-1h", "1h30m"])
 def test_a_malformed_budget_is_refused(budget: str, train: Train, tmp_path: Path) -> None:
-    assert f"--budget {budget}: not a time" in train(tmp_path, "--budget", budget, code=2).stderr.decode()
+    assert f"--budget {budget} is not a time" in train(tmp_path, "--budget", budget, code=2).stderr.decode()

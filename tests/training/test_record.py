@@ -99,7 +99,7 @@ def test_resuming_with_another_data_order_warns(
 
     rewrite(stopped, change)
     (line,) = warnings(train(stopped, *RESUMED))
-    assert f"data order is version {ORDER_VERSION}, the checkpoint has {words}" in line
+    assert f"the checkpoint has {words} of the data order, nmtkit now has {ORDER_VERSION}" in line
     assert "the rest of epoch 1 may repeat some sentence pairs" in line
     assert warnings(train(stopped, *RESUMED)) == []  # the checkpoints are of this version now
 
@@ -108,7 +108,7 @@ def test_resuming_with_another_version_of_the_loss_warns_once(train: Train, stop
     rewrite(stopped, partial(forget, name="loss_version"))
     discarded, version = warnings(train(stopped, *RESUMED))
     assert "is computed by a different version of the loss: the previous best result is discarded" in discarded
-    assert f"the loss is version {LOSS_VERSION}, the checkpoint has version 1" in version
+    assert f"the checkpoint has version 1 of the loss, nmtkit now has {LOSS_VERSION}" in version
     assert warnings(train(stopped, *RESUMED)) == []
 
 
@@ -152,5 +152,5 @@ def test_resuming_with_another_version_of_a_falling_schedule_warns(schedule: str
     train(tmp_path, *STOPPED, "--lr-schedule", schedule)
     rewrite(tmp_path, lambda checkpoint: checkpoint.progress.pop("schedule_version"))
     lines = [line for line in warnings(train(tmp_path, *RESUMED, "--lr-schedule", schedule)) if "version" in line]
-    expected = f"--lr-schedule {schedule} is version {SCHEDULE_VERSION}, the checkpoint has version 1"
+    expected = f"the checkpoint has version 1 of --lr-schedule {schedule}, nmtkit now has {SCHEDULE_VERSION}"
     assert [expected in line for line in lines] == [True] * (schedule in ("linear", "cosine"))
