@@ -59,10 +59,10 @@ NameParts = Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts
 class Checkpoint:
     """A model with its vocabularies and, during training, the state of the run.
 
-    `weights` (…) are by parameter name; a tied matrix appears once. `ema` are their
-    moving averages by the same names, if the run keeps any. `progress` contains JSON values: the update, the epoch,
+    `weights` maps parameter names to arrays (…); a tied matrix appears once. `ema` contains
+    their moving averages, if the run keeps any. `progress` contains JSON values: the update, the epoch,
     validation results, and the options of the run. `optimizer` is None in a checkpoint for inference only. `search`
-    are the defaults of nmt-generate for this model, by the names of its options.
+    contains the defaults of nmt-generate for this model, by option name.
 
     `checksum` is the checksum of the file from which the checkpoint was read, see `nmtkit.storage.archive`.
 
@@ -121,7 +121,7 @@ class Checkpoint:
         return replace(self, weights=merged(self.weights, scale), ema=ema, optimizer=None, lora=None)
 
     def with_vocabularies(self, changed: Changed) -> "Checkpoint":
-        """The checkpoint with changed vocabularies, without its optimizer state."""
+        """Return the checkpoint with changed vocabularies, and without optimizer state."""
 
         def rows_of(weights: Weights) -> Weights:
             names = [name for name in weights if name.startswith(_OF_VOCABULARY)]
@@ -208,7 +208,7 @@ def read_progress(path: Path) -> dict[str, Any]:
 
 
 def read_search(path: Path) -> dict[str, Any]:
-    """The `search` of a checkpoint, read as `read_progress` reads."""
+    """Return the `search` of a checkpoint, read like `read_progress`."""
     return _read_header(path, lambda header: _object(header, "search"))
 
 
@@ -224,7 +224,7 @@ def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def read_model_config(path: Path) -> ModelConfig:
-    """Read the model options of a checkpoint like `read_progress`. Raises UserError for an unknown option too."""
+    """Read the model options of a checkpoint like `read_progress`. Also raises UserError for an unknown option."""
     return _read_header(path, lambda header: config_from_dict(header["model"]))
 
 

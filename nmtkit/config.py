@@ -79,7 +79,7 @@ def flag(name: str) -> str:
 
 
 def as_flags(options: Mapping[str, Any]) -> str:
-    """Format options by name as on a command line."""
+    """Format options, given by name, as a command line has them."""
     words = ([flag(name)] if value is True else [flag(name), str(value)] for name, value in options.items())
     return shlex.join(word for each in words for word in each)
 

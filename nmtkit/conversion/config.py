@@ -97,7 +97,7 @@ class ImportConfig(Config):
 
     @property
     def grows(self) -> bool:
-        """Whether the vocabulary is extended, also of an nmtkit checkpoint."""
+        """Whether an option extends the vocabulary, which works for nmtkit checkpoints too."""
         return bool(self.add_characters or self.add_language)
 
     def paths(self) -> tuple[Path, ...]:

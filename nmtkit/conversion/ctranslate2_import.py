@@ -162,7 +162,7 @@ def tokenizers_beside(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Create tokenizers for vocabularies from the SentencePiece models in `options`, or from files in a folder.
 
-    The vocabularies of a model that shares them are one object. Without a model, text is already segmented.
+    Shared vocabularies must be one object. Without a SentencePiece model, the tokenizers expect segmented text.
     """
     source, target = vocabularies
     paths = options.spm_model or _sentencepiece_files(folder, languages)

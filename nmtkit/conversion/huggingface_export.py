@@ -104,7 +104,7 @@ def _id_orders(checkpoint: Checkpoint) -> tuple[list[int], list[int]]:
 def named_tensors(
     checkpoint: Checkpoint, config: TransformerConfig, orders: tuple[Sequence[int], Sequence[int]]
 ) -> dict[str, Tensor]:
-    """Return the weights under the names of `MarianMTModel`, with nmtkit's id for each id of Marian in `orders`."""
+    """Return the weights by the names of `MarianMTModel`. `orders` has nmtkit's ids in Marian's order, per side."""
     weights = permute_width(as_tensors(checkpoint.weights), torch.argsort(alternating(config.d_model)))
     source, target = map(torch.tensor, orders)
     bias = weights.get("projection_bias", torch.zeros(len(checkpoint.target.vocab)))[target]

@@ -126,7 +126,7 @@ def transformer_config(settings: Mapping[str, Any], positions: str) -> Transform
 
 
 def settings_of(config: TransformerConfig) -> dict[str, Any]:
-    """Return the settings that `transformer_config` converts back to the same options."""
+    """Return the settings for config.json that `transformer_config` converts back to the same options."""
     values: dict[str, Any] = {"dtype": "float32", "is_encoder_decoder": True}
     for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         values |= {f"{stack}_layers": layers, f"{stack}_ffn_dim": config.d_ff, f"{stack}_attention_heads": config.heads}

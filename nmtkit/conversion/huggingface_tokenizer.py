@@ -48,7 +48,7 @@ def _check_settings(settings: Mapping[str, Any], fixed: Mapping[str, Any], file:
 
 
 def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collection[str] | None) -> dict[str, int]:
-    """Read the ids of added tokens, by token; they may include `special` ones, or be any with None.
+    """Read the ids of added tokens, by token. Flags of tokens in `special` are not checked; None checks no flag.
 
     The tokens are in tokenizer_config.json (`settings`), or else in added_tokens.json and tokenizer.json, as in older
     releases of transformers. Raises UserError for a token with an unsupported flag.
@@ -67,7 +67,7 @@ def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collec
 
 
 def added_tokens(ids: Mapping[str, int], special: Collection[str]) -> dict[str, Any]:
-    """Return the setting from which `read_added_tokens` reads these ids."""
+    """Return the setting in tokenizer_config.json from which `read_added_tokens` reads these ids."""
     flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
     return {
         ADDED_TOKENS: {

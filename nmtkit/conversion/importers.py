@@ -38,7 +38,7 @@ class Importer(NamedTuple):
     allows_unknown: bool = True  #: whether its toolkit lets outputs contain the unknown token
 
     def load(self, path: Path, options: ImportConfig) -> Checkpoint:
-        """Read a model, with the options that it recommends as defaults of its search."""
+        """Read a model as a checkpoint, whose search defaults are the options that the model recommends."""
         checkpoint = self.read(path, options)
         tokenizers = " or ".join(flag(name) for name in ("bpe_codes", "spm_model") if name in self.options)
         if checkpoint.source.kind == SPACE and tokenizers:
@@ -175,7 +175,7 @@ def find_importer(path: Path, grows: bool = False) -> Importer:
 
 
 def snapshot_in(path: Path) -> Path:
-    """Return the snapshot of the branch main in a folder `models--…` of Hugging Face's cache; other paths unchanged."""
+    """Return the snapshot of branch main in a folder `models--…` of Hugging Face's cache; any other path unchanged."""
     main = path / "refs" / "main"
     return path / "snapshots" / main.read_text(encoding="utf-8").strip() if main.is_file() else path
 

@@ -11,7 +11,7 @@ from nmtkit.model.parameters import is_factor
 
 
 def to_int8(checkpoint: Checkpoint, weights: str = "auto") -> Checkpoint:
-    """Quantize a checkpoint for translation on CPUs. It translates as `--precision int8` does.
+    """Quantize a checkpoint for translation on CPUs. The result translates like `--precision int8`.
 
     `weights` is as in `WeightsConfig`. Raises UserError if the compiled search cannot run the model in int8.
     """

@@ -33,7 +33,7 @@ _ALWAYS = 4  # each sentence may contain the first ids, and EOS is one of them
 
 
 def to_marian(checkpoint: Checkpoint, folder: Path, weights: str, options: ExportConfig, *, browser: bool) -> None:
-    """Write a checkpoint as a folder for Marian, or for Bergamot in a `browser`.
+    """Write a checkpoint as a folder for Marian or, if `browser`, for Bergamot.
 
     Vocabularies that no SentencePiece model defines become lists in YAML, and Marian translates pieces. `weights` is as
     in `WeightsConfig`. Raises UserError if the folder exists, or if Marian does not support the model.

@@ -71,7 +71,7 @@ def read_marian(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Sequence[st
 
 
 def write_marian(path: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> None:
-    """Write weights (…) by the names of transformers, and settings, in the format of the suffix `.npz` or `.bin`."""
+    """Write weights (…), named as in transformers, and settings, in the format of the suffix `.npz` or `.bin`."""
     names = _names(settings["enc-depth"], settings["dec-depth"])
     turned = {names[name]: _turned(names[name], tensor).contiguous().numpy() for name, tensor in tensors.items()}
     content = to_yaml(settings).encode() + b"\0"
@@ -84,7 +84,7 @@ def write_marian(path: Path, tensors: Mapping[str, Tensor], settings: Mapping[st
 
 
 def parse_settings(text: str) -> Mapping[str, Sequence[str]]:
-    """Parse the YAML that Marian writes: the values by name, one or those of a list."""
+    """Parse the YAML that Marian writes. Returns lists of values by name; a single value is a list of one."""
     settings: dict[str, list[str]] = {}
     values: list[str] = []
     for name, value in re.findall(r"^(?:([\w-]+):|\s*- ) *(.*)$", text, re.MULTILINE):
@@ -95,7 +95,7 @@ def parse_settings(text: str) -> Mapping[str, Sequence[str]]:
 
 
 def to_yaml(settings: Mapping[str, Any]) -> str:
-    """Serialize names with a value or a list. JSON is YAML, in which texts need no quotation marks."""
+    """Serialize settings, each a value or a list, as YAML. Values are in JSON, which is valid YAML."""
     shown = (value if isinstance(value, str) and value else json.dumps(value) for value in settings.values())
     return "".join(f"{name}: {value}\n" for name, value in zip(settings, shown, strict=True))
 

@@ -53,7 +53,7 @@ def from_marian_file(path: Path, options: ImportConfig) -> Checkpoint:
 
 
 def search_settings(path: Path) -> dict[str, float | str]:
-    """Return options of nmt-generate, by name, that search like the settings next to a model."""
+    """Return the options of nmt-generate, by name, that correspond to the search settings in a model's folder."""
     settings = _decoder_settings(path)
     found: dict[str, float | str] = {"beam": int(settings["beam-size"][0])} if "beam-size" in settings else {}
     if "normalize" in settings:

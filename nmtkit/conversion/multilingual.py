@@ -64,7 +64,7 @@ pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI
 
 @dataclass(frozen=True)
 class Family:
-    """The differences between families. Ids of pieces are in `vocab.json`, or those of the SentencePiece model + 1."""
+    """A family of models. Ids of pieces are in `vocab.json`, or else the ids of the SentencePiece model plus 1."""
 
     model_type: str
     tokenizers: tuple[str | None, ...]  #: their classes in transformers; None if it may be missing

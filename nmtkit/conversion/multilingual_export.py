@@ -35,7 +35,7 @@ _MAX_TOKENS = 200  # default limit of outputs, as in the published models
 
 
 def multilingual_parts(checkpoint: Checkpoint) -> Parts:
-    """Return the files of a folder. Raises UserError if the model differs from that of its family."""
+    """Return the files of an exported folder. Raises UserError if the model differs from others of its family."""
     family = _family(checkpoint)
     name = str(family.tokenizers[0]).removesuffix("Tokenizer")
     known: Known = {

@@ -107,7 +107,7 @@ class ForeignWeights:
         return taken | self.take_norms(config)
 
     def take_norms(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """Take the layer norms outside layers, stored under fairseq's names."""
+        """Take the layer norms outside layers, stored under fairseq's names, and return them by nmtkit's names."""
         taken: dict[str, Tensor] = {}
         for ours, theirs in stack_norms(config).items():
             if theirs.endswith(".layer_norm") and f"{theirs}.weight" not in self:

@@ -124,7 +124,7 @@ class SearchConfig(Config):
     explicit: tuple[str, ...] | None = None  #: the fields that the command line or a file sets; None: all
 
     def over(self, model: "SearchConfig") -> "SearchConfig":
-        """Complete the fields that a user has set by those of a model."""
+        """Return the `explicit` fields, which a user has set, with all other fields from `model`."""
         if self.explicit is None:
             return self
         return replace(model, **{name: getattr(self, name) for name in self.explicit})

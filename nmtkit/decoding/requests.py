@@ -46,7 +46,7 @@ class Request:
 
 
 def tsv_requests(chunks: Iterable[Sequence[str | Request]], first_line: int) -> Iterator[list[Request]]:
-    """Make requests of lines with source language, target language and text. Raises UserError for a malformed line."""
+    """Yield requests from chunks of lines: source language, target language, text. Raises UserError for a bad line."""
     numbers = count(first_line)
     for chunk in chunks:
         yield [_from_tsv(str(line), next(numbers)) for line in chunk]

@@ -386,15 +386,15 @@ _IMPOSSIBLE, _END = np.array(-np.inf, np.float32), np.array(EOS)  # numpy takes 
 
 
 def with_bos(starts: Sequence[Sequence[int]], sentences: int) -> Ints:
-    """The first tokens of the decoder, (B, 1 + n), for the `starts` of that many sentences; empty for none."""
+    """Return the first tokens of the decoder (B, 1 + n): BOS and `starts`, the n tokens of each sentence, if any."""
     return np.array([[BOS, *start] for start in starts or [()] * sentences])
 
 
 def length_limits(
     config: SearchConfig, lengths: Ints, longest: int | None, constraints: Sequence[Constraints] = (), begun: int = 0
 ) -> Ints:
-    """Return (B,), the most tokens before EOS for sources of `lengths` (B,) with EOS. `longest` limits the model, and
-    `begun` is the number of tokens between BOS and the output."""
+    """Return the maximum tokens before EOS (B,) of sources of `lengths` (B,) with EOS. `longest` is the limit of the
+    model, and `begun` is the number of tokens between BOS and the output."""
     limit = (config.max_len_a * (lengths - 1) + config.max_len_b).astype(np.int64)
     if constraints:
         limit = np.maximum(limit, [constraint.required_tokens for constraint in constraints])

@@ -23,7 +23,7 @@ _LATIN = r"[^\W\d_\u0370-\uffff]"  # letters
 
 
 class StandIns:
-    """Chooses stand-ins for the protected spans and the unknown words of requests."""
+    """Chooses stand-ins, symbols or names, for the protected spans and the unknown words of requests."""
 
     def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
         self._source = source
@@ -36,7 +36,7 @@ class StandIns:
         self._ids_of = functools.cache(lambda character: source.encode([character])[0])
 
     def of(self, request: Request, copies: bool) -> Request:
-        """The request with stand-ins; with `copies`, also for words that the vocabulary cannot spell."""
+        """Return the request with stand-ins; with `copies`, also for words that the vocabulary cannot spell."""
         if request.ids is not None or request.target is not None:
             return request
         segment, text = request.segment, request.text
@@ -55,7 +55,7 @@ class StandIns:
         return replace(request, text=segment.text, segment=segment)
 
     def required(self, request: Request) -> list[str]:
-        """The name in a text, which its translation must contain; of several names, the search would lose the order."""
+        """Return the name that the translation must contain; empty for several, whose order the search would lose."""
         segment = None if self._has_symbols else request.segment
         names = [sent for sent in sent_of(segment) if sent in request.text] if segment else []
         return names if len(names) == 1 else []
@@ -75,12 +75,12 @@ class StandIns:
 
 
 def sent_of(segment: Segment) -> list[str]:
-    """The stand-ins of a segment."""
+    """Return the stand-ins in a segment, in order."""
     return [part.sent for part in segment.parts if isinstance(part, Tag) and part.sent]
 
 
 def once(texts: Sequence[str], stand_ins: Sequence[str], vocab: Vocabulary) -> list[str]:
-    """The texts with each stand-in at most once, without endings such as in `Marias`, and without other symbols."""
+    """Return the texts with each stand-in at most once, without endings as in `Marias`, and without other symbols."""
     if not stand_ins and not _symbols(vocab):
         return list(texts)
     seen = {*PLACEHOLDERS} - {*stand_ins}

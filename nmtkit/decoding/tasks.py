@@ -106,7 +106,7 @@ class SentenceEncoder:
     ) -> None:
         """`positions` is the maximum number of output tokens, without EOS, that the model supports, or None.
 
-        `languages` are those of requests that name none.
+        `languages` are the default languages of requests.
         """
         self._source, self._target, self._positions = source, target, positions
         self.languages = languages

@@ -113,7 +113,7 @@ class Translator:
         paths: Sequence[Path] = (),
         languages: tuple[str, str] = ("", ""),
     ) -> "Translator":
-        """Create a translator from loaded checkpoints. Workers load them from their `paths`.
+        """Create a translator from loaded checkpoints. Workers load the same checkpoints from `paths`.
 
         `languages` replace those of a model with language codes, if not empty. Raises UserError for an unknown one.
         """
@@ -131,7 +131,7 @@ class Translator:
         return cls(model, first.source, first.target, workers, (source, target), first.search)
 
     def log_settings(self, search: SearchConfig) -> None:
-        """Log the options in `search` that are the model's, and not the default of every model."""
+        """Log the options in `search` that come from the model and differ from the defaults of nmt-generate."""
         model, usual = self.search.to_dict(), SearchConfig().to_dict()
         used = {name: value for name, value in search.to_dict().items() if value == model[name] != usual[name]}
         if used:

@@ -21,7 +21,7 @@ def look_up(ids: Tensor, table: Tensor, fixed: int | None = None) -> Tensor:
 
 
 class Embedding(nn.Embedding):
-    """An `nn.Embedding` whose gradient is summed in a fixed order. The row `padding_idx` gets none."""
+    """An `nn.Embedding` whose gradient is summed in a fixed order. The row `padding_idx` gets no gradient."""
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up the embeddings (…, D) of ids (…)."""

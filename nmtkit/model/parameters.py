@@ -70,7 +70,7 @@ def _transformer_shapes(
 
 
 def means(weight: NDArray[np.float32], rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-    """Compute the mean of each group of `rows` of a weight (W, …)."""
+    """Return the mean (n, …) of each of n groups of `rows` of a weight (W, …)."""
     result = weight[[group[0] for group in rows]]
     for number, group in enumerate(rows):
         if len(group) > 1:
@@ -79,7 +79,7 @@ def means(weight: NDArray[np.float32], rows: Sequence[Sequence[int]]) -> NDArray
 
 
 def is_factor(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a parameter is a matrix that can be stored in int8."""
+    """Whether a parameter is a matrix that can be stored in int8, by its name and shape."""
     return len(shape) == 2 and name.endswith(".weight")
 
 

@@ -18,7 +18,7 @@ _MARK = re.compile(r"[^\w\s]")
 
 
 def with_placeholders(sides: Sequence[bytes], seed: int) -> list[bytes]:
-    """Put symbols into lines of both sides, each with a line feed. What changes depends on each pair and the seed."""
+    """Return the lines of both sides with placeholder symbols in some pairs, which each pair and the seed determine."""
     pairs = zip(*(side.removesuffix(b"\n").split(b"\n") for side in sides), strict=True)
     changed = [_changed(pair, zlib.crc32(b"\t".join(pair), seed)) for pair in pairs]
     return [b"".join(line + b"\n" for line in side) for side in zip(*changed, strict=True)]

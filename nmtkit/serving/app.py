@@ -71,7 +71,7 @@ class Service:
         self._downloads = Downloads()
 
     def use(self, models: Sequence[Model]) -> None:
-        """Serve these models. Requests that have begun keep theirs."""
+        """Serve these models from now on. Requests that have begun keep their model."""
         self._models = tuple(models)
         self._metrics.models.clear()
         for model in models:

@@ -27,11 +27,11 @@ class Model:
 
     @property
     def pairs(self) -> Iterable[Languages]:
-        """All pairs of languages that the model translates."""
+        """All pairs of source and target language that the model translates."""
         return permutations(self.source.language_codes, 2) if self.source.language_codes else [self.languages]
 
     def requests(self, lines: Sequence[Line]) -> Sequence[Line]:
-        """Lines to translate between the languages of the model, if it has language codes."""
+        """Return the lines as requests with the model's languages if it has language codes; else unchanged."""
         if not self.source.language_codes:
             return lines
         source, target = self.languages

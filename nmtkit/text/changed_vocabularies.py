@@ -23,16 +23,16 @@ Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
 class Changed(NamedTuple):
-    """New tokenizers of both sides, and for each id of a new vocabulary the former ids of which it is the mean."""
+    """New tokenizers of both sides and, for each id, the former ids whose rows are averaged to its row."""
 
     tokenizers: Tokenizers
     rows: tuple[Rows, Rows]
 
 
 def trimmed(tokenizers: Tokenizers, texts: Iterable[Sequence[str]]) -> Changed:
-    """Keep the pieces that texts use, single characters, bytes and symbols.
+    """Return vocabularies with only the pieces that texts use, single characters, bytes and symbols.
 
-    Text without other pieces is segmented as before, other text into smaller pieces. Raises UserError for a tokenizer
+    Text without dropped pieces is segmented as before, other text into smaller pieces. Raises UserError for a tokenizer
     that cannot do this.
     """
     _check_kinds(tokenizers, (*SENTENCEPIECE_KINDS, SPACE))
@@ -55,7 +55,7 @@ def trimmed(tokenizers: Tokenizers, texts: Iterable[Sequence[str]]) -> Changed:
 
 
 def with_characters(tokenizers: Tokenizers, texts: Iterable[Sequence[str]]) -> Changed:
-    """Add the characters of texts that have no piece.
+    """Return vocabularies with a new piece for each character of the texts that has none.
 
     Their rows are the mean of the bytes that have spelled them, or else of the pieces next to them. Raises UserError
     for a tokenizer without a SentencePiece model.
@@ -83,7 +83,7 @@ def with_characters(tokenizers: Tokenizers, texts: Iterable[Sequence[str]]) -> C
 
 
 def with_symbol(tokenizers: Tokenizers, symbol: str, like: str) -> Changed:
-    """Add a symbol with the rows of a similar one. Raises UserError if it is a piece already, or if `like` is none."""
+    """Return vocabularies with a symbol with the rows of `like`. Raises UserError if it exists or `like` does not."""
     source, target = ([*([n] for n in range(len(each.vocab))), each.vocab.to_ids([like])] for each in tokenizers)
     if source[-1] == target[-1] == [UNK]:
         symbols = sorted({each for side in tokenizers for each in side.symbols()})

@@ -65,9 +65,9 @@ def check_single(option: str, language: str) -> None:
 
 
 def find_code(language: str, codes: Sequence[str]) -> str:
-    """Find the language code of a model for a language: the code itself, or the only one for an ISO code.
+    """Return the language code of a model for a language, given as this code or as an ISO code that fits only one.
 
-    That of deu_Latn, de_DE and __de__ is de or deu. Raises UserError, naming close codes, if none or several fit.
+    The ISO code of deu_Latn, de_DE and __de__ is de or deu. Raises UserError with close codes unless one code fits.
     """
     if language in codes:
         return language

@@ -53,7 +53,7 @@ class Tag:
 
     @property
     def written(self) -> "Part":
-        """What a translation contains."""
+        """The part of a translation for this tag: the tag, or the text of a protected span without `raw`."""
         return self if self.raw or not self.text else self.text
 
 
@@ -74,7 +74,7 @@ class Segment:
 
     @property
     def plain(self) -> str:
-        """The text of a translation, with its protected spans."""
+        """The text of a translation, including its protected spans."""
         return "".join(part if isinstance(part, str) else part.text for part in self.parts)
 
     @property

@@ -99,7 +99,7 @@ def _normalizes_words_apart(model: bytes) -> bool:
 
 
 def mark_unused(model: bytes, dropped: Collection[str]) -> bytes:
-    """Let a serialized model split its `dropped` pieces into others: they stay, since merges pass through them."""
+    """Mark `dropped` pieces of a serialized model as unused: they remain for merges, and are then split into others."""
     unused = b"\x18" + bytes([PieceType.UNUSED])  # the last value of a field counts
     marked = bytearray()
     for number, value in _fields(model):
@@ -142,7 +142,7 @@ def append_split_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
 
 
 def append_language_codes(model: bytes, codes: Iterable[str]) -> bytes:
-    """Append codes to a serialized model that begin each text, see `SentencePieceVocabTokenizer.language_codes`."""
+    """Append language codes to a serialized model, see `SentencePieceVocabTokenizer.language_codes`."""
     return model + b"".join(_message(_LANGUAGE_CODE, code.encode()) for code in codes)
 
 

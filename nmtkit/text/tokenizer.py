@@ -76,7 +76,7 @@ def is_byte_piece(piece: str) -> bool:
 
 
 def is_character_piece(piece: str) -> bool:
-    """Whether a piece spells a character or a byte, also at the beginning of a word."""
+    """Whether a piece spells a single character or byte, even if it also begins a word."""
     return len(piece.removeprefix(_SPACE)) <= 1 or is_byte_piece(piece)
 
 

@@ -29,7 +29,7 @@ def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
 def add_symbols(
     tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str], like: str = ""
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Add symbols to the tokenizers of both sides, at the end of each vocabulary, that split text as `like` does.
+    """Return tokenizers with symbols added at the end of each vocabulary, which split text like the piece `like`.
 
     Vocabularies and tokenizers that both sides share stay shared. Raises UserError if a symbol is invalid, given twice
     or already a piece.

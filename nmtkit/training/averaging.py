@@ -173,7 +173,7 @@ def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpo
 
 
 def trim_vocabulary(checkpoint: Checkpoint, paths: Sequence[Path]) -> Checkpoint:
-    """Keep only the pieces that the texts in files use, see `trimmed`. Raises UserError if a file cannot be read."""
+    """Return a checkpoint with only the pieces that files use, see `trimmed`. Raises UserError for unreadable files."""
     texts = (chunk for path in paths for chunk in chunks(read_lines(path), _LINES))
     result = checkpoint.with_vocabularies(trimmed((checkpoint.source, checkpoint.target), texts))
     for side in ("source", "target"):
