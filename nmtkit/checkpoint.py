@@ -47,7 +47,7 @@ SAFETENSORS_FILE, SAFETENSORS_HEADER = "model.safetensors", "config.json"  # wri
 METRIC_OPTIONS = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
 HIGHEST_IS_BEST = frozenset({"valid_bleu"})  #: of these metrics; the lowest of the others
 
-_ONLY_INT8 = "a checkpoint in int8 only translates, on a CPU with --precision int8: use the one that it was made of"
+_ONLY_INT8 = "an int8 checkpoint can only translate, on a CPU with --precision int8: use the one it was made from"
 _BEGINNING = 100  # bytes: the format is the first entry of the header
 _PREFIXES = {"weights": "weights.", "ema": "ema.", "optimizer": "optimizer.", "scales": "scales."}  # of tensors
 _OF_VOCABULARY = ("source_embedding.", "target_embedding.", "projection")  # parameters with a row for each piece

@@ -93,7 +93,7 @@ def _family(checkpoint: Checkpoint) -> Family:
     codes, is_bart = set(checkpoint.source.language_codes), getattr(checkpoint.model_config, "embedding_norm", False)
     found = [family for family in FAMILIES if family.is_bart == is_bart and codes.issuperset(family.codes)]
     if not found or not checkpoint.joined:
-        raise UserError("the language codes are those of no model of Hugging Face: use --to safetensors")
+        raise UserError("no model of Hugging Face has these language codes: use --to safetensors")
     return found[0]
 
 

@@ -81,7 +81,7 @@ class ServeConfig(Config):
         for value in self.model:
             match = _PAIR.fullmatch(value)
             if match is None:
-                raise UserError(f"--model {value}: not a language pair and a file: use one such as en-de=averaged.pt")
+                raise UserError(f"--model {value} is not a language pair and a file: use one such as en-de=averaged.pt")
             found[match[1], match[2]] = Path(match[3])
         return found
 

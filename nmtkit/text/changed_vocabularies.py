@@ -88,7 +88,7 @@ def with_symbol(tokenizers: Tokenizers, symbol: str, like: str) -> Changed:
     if source[-1] == target[-1] == [UNK]:
         symbols = sorted({each for side in tokenizers for each in side.symbols()})
         known = f"its symbols are {', '.join(symbols[:10])}" if symbols else "it has no symbols"
-        raise UserError(f"--like {quoted(like)}: not a piece of the vocabulary: {known}")
+        raise UserError(f"--like {quoted(like)} is not a piece of the vocabulary: {known}")
     return Changed(add_symbols(tokenizers, [symbol], like), (source, target))
 
 

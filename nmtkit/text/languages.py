@@ -81,7 +81,7 @@ def find_code(language: str, codes: Sequence[str]) -> str:
     found = [code for code in codes if _parts(code)[0] == name and part in ("", _parts(code)[1])]
     if len(found) == 1:
         return found[0]
-    reason = f"language {quoted(language)} is not one of the model's {len(codes)}"
+    reason = f"language {quoted(language)} is not one of the model's {len(codes)} languages"
     if found:
         reason = f"language {quoted(language)} has several codes in this model"
     close = found or [code for code in codes if _parts(code)[0] == name]

@@ -99,7 +99,7 @@ def test_everything_that_needs_fp32_weights_refuses_it_in_one_line(
     ):
         done = run_here(*command)
         assert (done.returncode, done.stdout) == (2, b""), done.stderr
-        assert b"a checkpoint in int8 only translates" in done.stderr.splitlines()[-1]
+        assert b"an int8 checkpoint can only translate" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

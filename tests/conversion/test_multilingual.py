@@ -141,8 +141,8 @@ def test_an_import_may_fix_the_languages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("languages", "reason"),
     [
-        (("xx", "de"), "language 'xx' is not one of the model's 202: use a code such as ace_Arab"),
-        (("en", "deut"), "language 'deut' is not one of the model's 202: use deu_Latn"),
+        (("xx", "de"), "language 'xx' is not one of the model's 202 languages: use a code such as ace_Arab"),
+        (("en", "deut"), "language 'deut' is not one of the model's 202 languages: use deu_Latn"),
         (("en", "zh"), "language 'zh' has several codes in this model: use zho_Hans or zho_Hant"),
     ],
 )

@@ -169,7 +169,7 @@ def test_a_request_gets_the_source_words_of_the_model_that_translated_it(tokeniz
     [
         (["--model", "en-de=a.pt", "--model", "en-de=b.pt"], "--model: two models have the same languages"),
         (["--model", "en-de=a.pt", "--model", "EN-DE=b.pt"], "--model: two models have the same languages"),
-        (["--model", "a.pt"], "--model a.pt: not a language pair and a file: use one such as en-de=averaged.pt"),
+        (["--model", "a.pt"], "--model a.pt is not a language pair and a file: use one such as en-de=averaged.pt"),
         (["--model", "en-de=a.pt", "--checkpoint", "a.pt"], "--checkpoint and --model are mutually exclusive"),
         (["--model", "en-de=a.pt"], "a.pt: No such file or directory"),
         ([], "no model to serve: use --checkpoint FILE, or --model PAIR=FILE"),
@@ -211,7 +211,8 @@ def test_a_model_with_language_codes_translates_between_the_languages_of_each_re
         assert (status, list(answer)) == (200, ["translations"])  # from the language of the option
         assert ask(server, text=LINE) == (400, {"error": "give source and target"})
         status, answer = ask(server, text=LINE, target="deut")
-        assert (status, answer["error"].partition(":")[0]) == (400, "language 'deut' is not one of the model's 202")
+        expected = "language 'deut' is not one of the model's 202 languages"
+        assert (status, answer["error"].partition(":")[0]) == (400, expected)
         assert len(json.loads(server.request("GET", "/languages")[1])) == 202
     finally:
         server.end()
