@@ -105,7 +105,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, start: int
 def test_a_truncated_index_is_refused(tmp_path: Path, size: int) -> None:
     write(tmp_path / "a", [SENTENCES])
     os.truncate(tmp_path / "a.idx", size)
-    with pytest.raises(UserError, match=r"a\.idx: .*; run nmt-preprocess again"):
+    with pytest.raises(UserError, match=r"a\.idx.*; run nmt-preprocess again"):
         opened(tmp_path / "a")
 
 
