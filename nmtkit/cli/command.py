@@ -82,7 +82,7 @@ class Command(click.Command):
                 expose_value=False,
                 callback=read_config_file,
                 metavar="FILE",
-                help="TOML or JSON file of options. The command line overrides it; --no-… turns a switch off.",
+                help="TOML or JSON file of options. The command line overrides it: the prefix no- turns a switch off.",
             ),
             click.Option(
                 ["--debug"],
