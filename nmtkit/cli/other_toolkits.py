@@ -155,7 +155,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
         FAIRSEQ: {
             "--path": "use `--checkpoint`, once for each model of an ensemble",
             "--gen-subset": "use `--split`",
-            "--source-lang --task": "not needed: the checkpoint stores its languages",
+            "--task": "not needed: the checkpoint stores its languages",
             "--results-path": "use `--output`",
             "--lenpen": "use `--length-penalty` with `--length-penalty-form power`; the default is the paper's, "
             "((5 + length) / 6)^0.6",

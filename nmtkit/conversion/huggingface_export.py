@@ -18,7 +18,7 @@ from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
 from nmtkit.conversion.huggingface_settings import generation_settings, settings_of
 from nmtkit.conversion.huggingface_tokenizer import added_tokens
-from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
+from nmtkit.conversion.known import PAPER_LAYERS, SIZES_AND_DROPOUT, Known, check_known
 from nmtkit.conversion.marian import (
     EOS_PIECE,
     PAD_PIECE,
@@ -41,6 +41,7 @@ from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, SPECIALS, UNK
 
 KNOWN: Known = {
     **SIZES_AND_DROPOUT,
+    **PAPER_LAYERS,
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
     **{
         "share_embeddings": ("all", "decoder", "none", None),
@@ -49,9 +50,6 @@ KNOWN: Known = {
         "embedding_norm": (False,),
         "source_end": (True,),
         "attention_window": (None,),
-        "norm_type": ("layer",),
-        "qk_norm": (False,),
-        "bias": (True,),
     },
 }
 _MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer ones raise an error

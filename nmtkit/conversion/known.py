@@ -18,6 +18,7 @@ SIZES_AND_DROPOUT: Known = dict.fromkeys(
         *("dropout", "attention_dropout", "activation_dropout"),
     )
 )
+PAPER_LAYERS: Known = {"norm_type": ("layer",), "qk_norm": (False,), "bias": (True,)}
 
 
 def check_known(config: ModelConfig, known: Known, target: str) -> TransformerConfig:

@@ -10,7 +10,7 @@ from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
 from nmtkit.conversion.huggingface_settings import settings_of
 from nmtkit.conversion.huggingface_tokenizer import added_tokens
-from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
+from nmtkit.conversion.known import PAPER_LAYERS, SIZES_AND_DROPOUT, Known, check_known
 from nmtkit.conversion.marian import VOCABULARY
 from nmtkit.conversion.multilingual import (
     FAMILIES,
@@ -40,6 +40,7 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
     name = str(family.tokenizers[0]).removesuffix("Tokenizer")
     known: Known = {
         **SIZES_AND_DROPOUT,
+        **PAPER_LAYERS,
         **{"activation": ("relu", "gelu", "swish"), "positions": ("learned" if family.is_bart else "fairseq",)},
         **{"norm": ("pre",), "share_embeddings": None, "output_bias": (False, family.is_bart)},
         **{"embedding_scale": (None, 1.0), "embedding_norm": (family.is_bart,)},

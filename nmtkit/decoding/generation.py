@@ -47,10 +47,9 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     """
     request_files = RequestFiles(options.requests, options.search.ignore_case)
     checkpoints = [load_checkpoint(path) for path in paths]
-    target, has_codes = options.requests.target_lang or "", bool(checkpoints[0].target.language_codes)
-    if target and not (has_codes or options.evaluation.is_wanted or options.document == "tmx"):
-        raise UserError("--target-lang has no effect on this model without --sacrebleu or --tokenized-bleu: omit it")
-    given = (options.requests.source_lang or "", target if has_codes else "")
+    target = options.requests.target_lang or ""
+    names_variety = not checkpoints[0].target.language_codes and (options.evaluation.is_wanted or options.document)
+    given = (options.requests.source_lang or "", "" if names_variety else target)
     translator = Translator.of(checkpoints, options.engine, options.weights, paths, given)
     options = replace(options, search=options.search.over(translator.search))
     translator.log_settings(options.search)

@@ -31,7 +31,7 @@ from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import WeightsConfig
 from nmtkit.text.input_stream import chunks
-from nmtkit.text.languages import find_code
+from nmtkit.text.languages import language_of
 from nmtkit.text.segment import Segment
 from nmtkit.text.tags import tag_ids
 from nmtkit.text.tokenizer import LEARNED_KINDS, SPACE, Tokenizer
@@ -115,12 +115,13 @@ class Translator:
     ) -> "Translator":
         """Create a translator from loaded checkpoints. Workers load the same checkpoints from `paths`.
 
-        `languages` replace those of a model with language codes, if not empty. Raises UserError for an unknown one.
+        `languages` replace those of a model with language codes, if not empty. Raises UserError for a language that the
+        model does not have.
         """
         first = checkpoints[0]
         codes = (first.source.language_codes, first.target.language_codes)
         source, target = (
-            find_code(name, own) if name else default
+            language_of(name, own, default)
             for name, own, default in zip(languages, codes, first.languages, strict=True)
         )
         weights = (choice or WeightsConfig()).weights

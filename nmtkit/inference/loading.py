@@ -75,4 +75,6 @@ def check_int8(config: ModelConfig) -> None:
         raise UserError("int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler")
     unknown = unknown_options(config) if isinstance(config, TransformerConfig) else [f"the architecture {config.arch}"]
     if unknown:
-        raise UserError(f"int8: the compiled search does not support {' and '.join(unknown)}: use fp32 or bf16")
+        raise UserError(
+            f"--precision int8: the compiled search does not support {' and '.join(unknown)}: use fp32 or bf16"
+        )

@@ -89,6 +89,18 @@ def find_code(language: str, codes: Sequence[str]) -> str:
     raise UserError(f"{reason}: use {' or '.join(dict.fromkeys(close)) or 'a code such as ' + codes[0]}")
 
 
+def language_of(language: str, codes: Sequence[str], default: str) -> str:
+    """Return the language of a model's side, given as in `find_code`, or its `default` if it is not given.
+
+    A model without codes has only its default. Raises UserError for a different language.
+    """
+    if not language:
+        return default
+    if not codes and short_code(language) != short_code(default):
+        raise UserError(f"language {quoted(language)}: the model was trained for {quoted(default)}")
+    return find_code(language, codes) if codes else default
+
+
 def _parts(language: str) -> tuple[str, str]:
     """The short code of a language, and its script or region in lower case."""
     first, *rest = re.split("[-_]", language.strip("_").lower())

@@ -35,7 +35,9 @@ NUMBERS = {
     "vocab_size=6000": "vocab_size=200",
     "max_updates=1900": "max_updates=4",
 }
-BLOCK = re.compile(r"(?P<skip><!-- not run: .+ -->\n)?^```(?P<language>bash|python)\n(?P<code>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(
+    r"(?P<skip><!-- not run: [^\n]+ -->\n)?^```(?P<language>bash|python)\n(?P<code>.*?)^```$", re.M | re.S
+)
 COMMAND = """\
 import sys
 

@@ -152,6 +152,6 @@ def test_a_new_language_and_its_characters_are_added_to_a_model_and_trained(
 
 
 def test_a_new_language_needs_a_similar_one_of_the_model(run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    for options, said in ((("<2am>",), b"needs --like"), (("<2am>", "--like", "<2de>"), b"'<2de>': not a piece")):
+    for options, said in ((("<2am>",), b"needs --like"), (("<2am>", "--like", "<2de>"), b"'<2de>' is not a piece")):
         done = run_here("nmt-import", tiny_checkpoint, "--output", tmp_path / "b.pt", "--add-language", *options)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr

@@ -42,7 +42,7 @@ def test_an_option_that_an_export_does_not_know_is_refused_by_name(
 
 
 @pytest.mark.parametrize("export", EXPORTS)
-@pytest.mark.parametrize("name", ["activation", "positions", "norm", "share_embeddings"])
+@pytest.mark.parametrize("name", ["qk_norm", "norm", "share_embeddings"])
 def test_a_value_that_an_export_does_not_know_is_refused_by_name(
     name: str, export: Callable[..., None], make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:

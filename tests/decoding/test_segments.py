@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import EngineConfig, MarkupConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.forced import with_attention
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.markup import stream_markup
 from nmtkit.decoding.placement import SegmentPlacement, piece_spans, units_of
 from nmtkit.decoding.requests import Request
@@ -22,7 +22,6 @@ from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.tasks import SentenceEncoder, SourceLimit
 from nmtkit.decoding.translation import Translation
 from nmtkit.errors import UserError
-from nmtkit.inference.protocol import InferenceModel
 from nmtkit.text.document_formats import guess
 from nmtkit.text.markup import parse, render
 from nmtkit.text.segment import Kind, Segment, Tag, protect
@@ -85,15 +84,16 @@ def is_nested(segment: Segment) -> bool:
 
 
 def test_only_segments_with_tags_ask_for_attention(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    attended: list[bool] = []
 
-    def attend(model: InferenceModel, sources: list[list[int]], *rest: Any) -> list[list[Hypothesis]]:
-        asked.append(len(sources))
-        return with_attention(model, sources, *rest)
+    def search(*arguments: Any) -> list[list[Hypothesis]]:
+        found = search_batch(*arguments)
+        attended.extend(nbest[0].attention is not None for nbest in found)
+        return found
 
-    monkeypatch.setattr("nmtkit.decoding.engine.with_attention", attend)
+    monkeypatch.setattr("nmtkit.decoding.engine.search_batch", search)
     translator.translate_segments([parse("the dog"), parse("<b>a cat</b> runs. The dog.")], SEARCH, SPLIT)
-    assert sum(asked) == 2
+    assert sorted(attended) == [False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ OUTPUTS: dict[tuple[str, str], list[str]] = {
     ("generate", "--output"): ["--checkpoint", "CHECKPOINT"],
     ("generate", "--attention-html"): ["--checkpoint", "CHECKPOINT", "--output", "NEW"],
 }
-NEEDED = {"--reference": ["--sacrebleu"]}  # options that an input needs
+NEEDED = {("generate", "--reference"): ["--sacrebleu"], ("export", "--shortlist"): ["--to", "bergamot"]}  # by an input
 
 
 def paths_of(name: str) -> dict[str, click.Parameter]:
@@ -84,7 +84,7 @@ def test_no_output_replaces_an_input(
         given = [read, *given]
         required = [word for word in required if word != read]
     before = contents(tmp_path)
-    done = run_here(f"nmt-{command}", *given, *required, *NEEDED.get(read, []), output, victim)
+    done = run_here(f"nmt-{command}", *given, *required, *NEEDED.get((command, read), []), output, victim)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), done.stderr
     assert b"input.en is an input and would be overwritten: choose a different output" in done.stderr
     assert contents(tmp_path) == before

@@ -146,5 +146,5 @@ def test_checkpoints_are_averaged_searched_scored_and_exported(
 
 def test_a_sentence_with_more_tokens_than_positions_is_refused(train_rival: TrainRival, tmp_path: Path) -> None:
     log = train_rival("conv_small", tmp_path / "run", "--max-positions", 20, code=2)
-    assert "--max-positions 20: too small" in log
+    assert "--max-positions 20 is too small" in log
     assert "or preprocess with a smaller --max-length" in log
