@@ -188,10 +188,17 @@ def test_a_killed_worker_stops_generation_and_the_output_is_resumed(
     process.stdin.flush()
     written(tmp_path / "out.de.partial", 20)
     workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    _, *victims = map(int, workers)  # oldest first; the oldest is multiprocessing's resource tracker
+    commands = {int(number): Path(f"/proc/{number}/cmdline").read_bytes() for number in workers}
+    victims = [number for number, command in commands.items() if b"resource_tracker" not in command]
+    assert len(victims) == 2, commands
+    for victim in victims:
+        os.kill(victim, signal.SIGSTOP)
+    process.stdin.write(TEXT[len(TEXT) // 2 :])
+    process.stdin.flush()
+    time.sleep(0.5)  # until they have work: idle workers that die are replaced
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
-    _, messages = process.communicate(TEXT[len(TEXT) // 2 :])
+    _, messages = process.communicate()
     assert process.returncode == 1
     assert "nmt-generate: a worker process died (exit code -9" in messages.decode().splitlines()[-1]
     resumed(generate, tmp_path / "out.de", expected)
