@@ -48,7 +48,9 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     "config.json. checkpoint: file without the training state. shortlist: file for --shortlist of nmt-generate and "
     "nmt-serve, learned from --dataset.",
 )
-@output_option("PATH", "Folder to create, or file with --to int8, checkpoint and shortlist. It appears when complete.")
+@output_option(
+    "PATH", "Folder to create, or file to create for --to int8, checkpoint or shortlist. It appears when complete."
+)
 @options(refuse_idle_options, export=ExportConfig, choice=WeightsConfig, log=LogConfig)
 def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig) -> None:
     """Export CHECKPOINT, or a safetensors folder written by this command, to other formats.

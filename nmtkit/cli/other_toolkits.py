@@ -293,7 +293,7 @@ _MOVED: dict[str, dict[str, str]] = {
     "nmt-serve": {
         "--serve": "is the command itself: use --port 8080, and --host 0.0.0.0 for all interfaces",
         "--nbest --alignment": "is a field of each request, not an option of the server",
-        "--max-body": "was removed: it follows from --max-request-chars",
+        "--max-body": "was removed: the limit is now derived from --max-request-chars",
         "--max-request-lines": "was removed: use --max-queue",
         "--max-requests --max-connections": "was removed: use --max-queue, and limit connections in the proxy",
     },

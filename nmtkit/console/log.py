@@ -59,7 +59,7 @@ def write_table(table: terminal.Table) -> None:
 
 
 def write_result(table: terminal.Table, lines: Sequence[str]) -> None:
-    """Write the lines of a result, even with --quiet. On a styled terminal, a table precedes them."""
+    """Write the lines of a result to stderr, even with --quiet. On a styled terminal, write `table` first."""
     if styled():
         _write(terminal.styled_table(table, terminal.width(sys.stderr)))
     for line in lines:

@@ -34,8 +34,8 @@ def check_free(destination: Path, replace: bool) -> None:
 def export_folder(destination: Path, replace: bool) -> Iterator[Path]:
     """Yield a temporary folder for a model, which becomes `destination` at the end.
 
-    With `replace`, it replaces an earlier export. Raises UserError if the destination exists, and RunError if writing
-    fails.
+    With `replace`, an earlier export at `destination` is replaced. Raises UserError if `destination` is not empty and
+    may not be replaced, and RunError if writing fails.
     """
     check_free(destination, replace)
     with staged_folder(destination, _is_export) as staging:

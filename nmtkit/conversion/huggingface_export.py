@@ -56,10 +56,11 @@ _MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer
 
 
 def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
-    """Write a checkpoint as a folder for transformers, atomically: a Marian model, or one with language codes.
+    """Write a checkpoint atomically as a folder for Hugging Face transformers.
 
-    `weights` is as in `WeightsConfig`. Raises UserError if the package safetensors is missing, if the folder exists
-    without `replace`, or if Marian's architecture does not support the model.
+    It is NLLB, M2M-100 or mBART-50 if its target tokenizer has language codes, otherwise a Marian model. `weights` is
+    as in `WeightsConfig`. Raises UserError if the package safetensors is missing, if the folder exists without
+    `replace`, or if that architecture does not support the model.
     """
     convert = multilingual_parts if checkpoint.target.language_codes else _marian_parts
     tensors, json_files, files = convert(checkpoint.without_training(weights))

@@ -128,12 +128,12 @@ IMPORTERS = (  # the first that recognizes a path reads it
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _OTHER_MODELS = {  # values of model_type in config.json -> what the model is, and what to do
-    "t5 mt5 umt5 switch_transformers": "a T5 model, such as MADLAD-400, which nmtkit cannot compute (relative position "
-    "biases, gated layers): translate with transformers, or with CTranslate2 after ct2-transformers-converter",
-    "whisper speech_to_text wav2vec2 seamless_m4t_v2": "a model of speech: transcribe with its own program, and "
-    "translate the transcript with a model of text",
+    "t5 mt5 umt5 switch_transformers": "a T5 model, such as MADLAD-400, which nmtkit does not support (relative "
+    "position biases, gated layers): translate with transformers, or with CTranslate2 after ct2-transformers-converter",
+    "whisper speech_to_text wav2vec2 seamless_m4t_v2": "a speech model: transcribe with its own program, then "
+    "translate the transcript with a text translation model",
     "gpt2 gpt_neox gptj opt bloom llama mistral mixtral gemma gemma2 gemma3 gemma3_text phi3 qwen2 qwen3 cohere2": "a "
-    "decoder-only language model, which nmtkit cannot compute: use vLLM or llama.cpp, or train on its translations",
+    "decoder-only language model, which nmtkit does not support: use vLLM or llama.cpp, or train on its translations",
     "bert roberta xlm-roberta": "an encoder alone, which cannot translate: use a translation model, such as OPUS-MT",
 }
 

@@ -117,7 +117,8 @@ class Dataset:
         for shard, described in zip(sentences.shards, summary.stored_counts(side), strict=True):
             if (len(shard), shard.tokens) != described:
                 raise UserError(
-                    f"{self.folder / DESCRIPTION}: the counts of {shard.stem.name} differ from those stored; {REMEDY}"
+                    f"{self.folder / DESCRIPTION}: the numbers of sentences and tokens of {shard.stem.name} do not "
+                    f"match its files; {REMEDY}"
                 )
         return sentences
 
@@ -164,4 +165,4 @@ def _check_files(folder: Path, description: Description, verify: bool) -> None:
     if verify or sum(record.bytes for record in description.files.values()) < ALWAYS_VERIFY_BELOW:
         for name, record in description.files.items():
             if sha256(folder / name, record.bytes) != record.sha256:
-                raise UserError(f"{folder / name} is damaged, its checksum is wrong; {REMEDY}")
+                raise UserError(f"{folder / name} is damaged: its checksum does not match; {REMEDY}")

@@ -212,7 +212,7 @@ def _read_fields(path: Path) -> dict[str, Any]:
         readable = f"versions {VERSION} and {SHARDED_VERSION}"
         raise UserError(f"{path} has format version {quoted(version)}, this nmtkit reads {readable}; {REMEDY}")
     if fields.get("sha256") != checksum:
-        raise UserError(f"{path} is damaged, its checksum is wrong; {REMEDY}")
+        raise UserError(f"{path} is damaged: its checksum does not match; {REMEDY}")
     return fields
 
 

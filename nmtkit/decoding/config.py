@@ -171,7 +171,7 @@ class RequestConfig(Config):
     glossary: Path | None = option(
         None,
         metavar="FILE",
-        help="File of terms: in each line a source term, a tab and a target term. If an input line contains a source "
+        help="File of terms, one per line: a source term, a tab and a target term. If an input line contains a source "
         "term, its translation must contain the target term.",
     )
     score: Path | None = option(

@@ -280,8 +280,8 @@ class Workers:
     """Searches in `engine.workers` processes, each with its own copy of the model.
 
     The processes start and load the model with the first batch. They end when this object is released, if one of them
-    dies, or if Ctrl-C interrupts a message. Several calls can share them, even in different threads: each call waits
-    for one result at a time.
+    dies, or if Ctrl-C interrupts communication with them; the next call then starts new ones. Calls from several
+    threads can share the workers: each call holds them only while it waits for its next result.
     """
 
     def __init__(

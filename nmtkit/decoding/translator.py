@@ -257,7 +257,7 @@ class Translator:
         Blank lines, and lines without any piece, become empty translations; the model does not see them. Lines longer
         than `batches.max_source_tokens` are truncated or split, see `batches.overlong`, and counted in a warning at the
         end. `advance` is called with the number of lines that have just been translated, in the order of the batches.
-        Either all requests have a target or none. `config` is by default `self.search`, the model's own.
+        Either all requests have a target or none. `config` defaults to `self.search`, the model's own search settings.
 
         Raises UserError if a target exceeds the model's positions or the options contradict the model, and RunError if
         the model gives no finite probabilities.

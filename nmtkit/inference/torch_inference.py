@@ -130,7 +130,10 @@ class TorchInference(FixedModel):
         return log_probs
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> TorchAttention:
-        """Return the attention weights of a model that attends only from the decoder to the source."""
+        """Return the cross-attention weights for src (B, S) with `lengths` (B,) and tgt_in (B, T).
+
+        See `InferenceModel.attention`. Models with self-attention must override this.
+        """
         weights = TorchAttention()
         self.model.decode(tgt_in, self.encode(src, lengths), weights.cross)
         return weights

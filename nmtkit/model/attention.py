@@ -103,9 +103,10 @@ class SelfAttention(nn.Module):
         record: list[Tensor] | None = None,
         rotation: Tensor | None = None,
     ) -> Tensor:
-        """Apply self-attention to x (B, T, D). `mask` (B, 1, 1, T) hides padding; None without padding.
+        """Apply self-attention to x (B, T, D), and return (B, T, D).
 
-        Returns (B, T, D). With a packing instead of the mask, x and the result are (T, D). `rotation` is that of
+        `mask` (B, 1, 1, T) is False at padding, or None if there is none. With a packing instead, x and the result are
+        (T, D). If `record` is given, the attention weights (B, H, T, T) are appended to it. For `rotation`, see
         `project`.
         """
         qkv = self.project(x, rotation)

@@ -156,8 +156,8 @@ class VocabularyConfig(Config):
     )
     placeholders: bool = option(
         False,
-        help="Train the model to copy symbols, which stand for protected text such as URLs and {name} in translation. "
-        "7.5 % of the training pairs get some.",
+        help="Train the model to copy placeholder symbols. During translation, they replace protected text such as "
+        "URLs and {name}. 7.5 % of the training pairs get some.",
     )
 
     def __post_init__(self) -> None:

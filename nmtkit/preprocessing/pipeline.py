@@ -48,10 +48,10 @@ def preprocess(
 ) -> Dataset:
     """Create the dataset `files.destdir` from raw text, and open it.
 
-    `given` is the checkpoint of `vocabulary.vocab_from`, if that is a checkpoint: opening one needs torch. The text
-    is read once to validate, count and filter it, once to sample sentences for SentencePiece training, and once to
-    encode it. With --shard-size, a killed run is resumed. Raises UserError for invalid text, and RunError if writing
-    fails or if the text changes in the meantime.
+    If `vocabulary.vocab_from` is a checkpoint, pass it, already opened, as `given`; this function does not open it
+    itself, because that requires torch. The text is read once to validate, count and filter it, once to sample
+    sentences for SentencePiece training, and once to encode it. With --shard-size, a killed run is resumed. Raises
+    UserError for invalid text, and RunError if writing fails or if the text changes in the meantime.
     """
     divided = files.destdir.parent / f".{files.destdir.name}.pairs"
     try:

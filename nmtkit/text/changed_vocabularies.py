@@ -94,7 +94,10 @@ def with_symbol(tokenizers: Tokenizers, symbol: str, like: str) -> Changed:
 
 def _check_kinds(tokenizers: Tokenizers, kinds: Collection[str]) -> None:
     if other := {each.kind for each in tokenizers}.difference(kinds):
-        raise UserError(f"the vocabulary of a tokenizer {other.pop()} cannot be changed, only of {', '.join(kinds)}")
+        supported = ", ".join(kinds)
+        raise UserError(
+            f"the vocabulary of a {other.pop()} tokenizer cannot be changed; supported tokenizers: {supported}"
+        )
 
 
 def _changed(

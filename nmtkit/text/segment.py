@@ -345,7 +345,10 @@ class _Placement:
                     self.placed[node] = new
 
     def around(self, new: _Node, parent: _Node) -> _Node:
-        """Return the deepest pair inside `parent` that contains the new pair, which must stay in `parent`."""
+        """Clip `new` to `parent`, in place, and return the deepest pair that then contains it.
+
+        That is `parent` or a pair inside it.
+        """
         new.start, new.end = max(new.start, parent.start), min(new.end, parent.end)
         inner: _Node | None = parent
         while inner:

@@ -85,7 +85,10 @@ def unknown_percent(unknown: int, tokens: int) -> float:
 
 
 def unknown_warning(text: str, percent: float) -> str | None:
-    """Create a warning about `text` if `percent` of unknown tokens is too high, otherwise None."""
+    """Return a warning if the percentage of unknown tokens is too high, otherwise None.
+
+    `text` names the text in the message.
+    """
     if percent <= _MANY_UNKNOWN:
         return None
     return (

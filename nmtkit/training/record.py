@@ -63,7 +63,7 @@ def check_record(progress: Mapping[str, Any], path: Path, update: int | None = N
     for name in sorted({*_REQUIRED} - progress.keys()):
         raise UserError(f"{path}: its training state has no {name}")
     if update is not None and progress["update"] != update:
-        raise UserError(f"{path}: it contains update {progress['update']}")
+        raise UserError(f"{path} was saved after update {progress['update']}, not {update} as its name says")
 
 
 def recorded_options(progress: Mapping[str, Any], path: Path) -> dict[str, Any]:

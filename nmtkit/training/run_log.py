@@ -53,7 +53,10 @@ class RunLog:
         self.description: Report | None = None  # shown as a table when the first update is planned
 
     def summarize(self, state: RunState, data: TrainingData, learner: Learner, validates: bool) -> None:
-        """Log a description of the run at its start, and that it does not validate unless `validates`."""
+        """Log a description of the run at its start.
+
+        If `validates` is false, also log that there is no validation.
+        """
         options, precision = self.options, str(learner.precision).removeprefix("torch.")
         self.description = Report("training")
         self.description.add("model", describe_model(learner.model))
@@ -82,7 +85,10 @@ class RunLog:
         self.first, self.pace = state.update + 1, Pace(data.tokens_per_epoch)
 
     def plan(self, work: Work) -> None:
-        """Count an update to measure the pace, and describe the first one."""
+        """Count the target tokens of an update for the pace.
+
+        On the first update, log the plan, and warn if devices are idle.
+        """
         first, self.updates_per_epoch = not self.updates_per_epoch, work.update.updates_per_epoch
         self.pace.tokens += int(work.lengths[1].sum())
         if not first or self.description is None:

@@ -104,7 +104,7 @@ class TrainingData:
         return self.first.checksums() | of_others
 
     def training_checksums(self) -> list[dict[str, str]]:
-        """Return the checksums of each dataset's training split."""
+        """Return, for each dataset, the SHA-256 of each file of its training split, by file name."""
         return [dataset.checksums(TRAINING) for dataset in self.datasets]
 
 

@@ -127,7 +127,7 @@ def test_a_large_dataset_is_verified_on_request_only(dataset: Path, monkeypatch:
     path = dataset / "train.en.bin"
     path.write_bytes(bytes(path.stat().st_size))
     Dataset.open(dataset)
-    with pytest.raises(UserError, match=r"train\.en\.bin is damaged, its checksum is wrong"):
+    with pytest.raises(UserError, match=r"train\.en\.bin is damaged: its checksum does not match"):
         Dataset.open(dataset, verify=True)
     path.write_bytes(b"")
     with pytest.raises(UserError, match=r"train\.en\.bin has 0 bytes instead of 10"):
@@ -186,7 +186,9 @@ def test_a_malformed_file_of_dropped_lines_is_refused(dataset: Path, monkeypatch
 
 def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path) -> None:
     rewrite(dataset, lambda description: description["splits"][0].update(sentences=3))
-    with pytest.raises(UserError, match=r"dataset\.json: the counts of train\.en differ"):
+    with pytest.raises(
+        UserError, match=r"dataset\.json: the numbers of sentences and tokens of train\.en do not match its files"
+    ):
         Dataset.open(dataset).split("train")
 
 
