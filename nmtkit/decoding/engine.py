@@ -109,7 +109,7 @@ def search_batch(
     """
     if _has_memory(model, batch, processes):
         try:
-            return _search_at_once(model, batch, text_of)
+            return _search_by_kind(model, batch, text_of)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -159,7 +159,22 @@ def _warn_of_halves() -> None:
     logger.warning("low on memory: splitting batches where needed; a lower --max-tokens is faster")
 
 
-def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
+def _search_by_kind(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
+    """Search tasks with required terms, and tasks that need the attention, apart from the others: both take longer."""
+    kinds = [(bool(task.constraints.terms), _wants_attention(model, batch, task)) for task in batch.tasks]
+    found: list[list[Hypothesis]] = [[] for _ in kinds]
+    for kind in set(kinds):
+        numbers = [number for number, own in enumerate(kinds) if own == kind]
+        tasks = [batch.tasks[number] for number in numbers]
+        results = _search_at_once(model, replace(batch, tasks=tasks), kind[1], text_of)
+        for number, nbest in zip(numbers, results, strict=True):
+            found[number] = nbest
+    return found
+
+
+def _search_at_once(
+    model: InferenceModel, batch: SearchBatch, attends: bool, text_of: TextOf
+) -> list[list[Hypothesis]]:
     targets = [task.target for task in batch.tasks if task.target is not None]
     if targets and model.shortlist is not None:
         raise UserError("a given translation may contain any token: score it without a shortlist")
@@ -180,14 +195,9 @@ def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) 
                 "the probabilities of the model are not finite: its weights are damaged, or --precision is too "
                 "narrow for them (try fp32)"
             )
-    if _layer_to_record(model, batch) is None:
+    if not attends:
         return found
-    wanted = [_wants_attention(model, batch, task) for task in batch.tasks]
-    found = [
-        nbest if is_wanted else [replace(each, attention=None) for each in nbest]
-        for nbest, is_wanted in zip(found, wanted, strict=True)
-    ]
-    lacking = [i for i, nbest in enumerate(found) if wanted[i] and any(each.attention is None for each in nbest)]
+    lacking = [i for i, nbest in enumerate(found) if any(each.attention is None for each in nbest)]
     sources, starts = [batch.sources[i] for i in lacking], [batch.starts[i] for i in lacking]
     attended = with_attention(model, sources, [found[i] for i in lacking], batch.config.alignment_layer, starts)
     for i, nbest in zip(lacking, attended, strict=True):
@@ -199,18 +209,12 @@ def _wants_attention(model: InferenceModel, batch: SearchBatch, task: Task) -> b
     return batch.config.attends or (task.attends and model.attention_layers > 0)
 
 
-def _layer_to_record(model: InferenceModel, batch: SearchBatch) -> int | None:
-    """Return the index of the decoder layer whose attention a task of the batch requests, or None."""
-    if not any(_wants_attention(model, batch, task) for task in batch.tasks):
-        return None
-    return model.alignment_layer(batch.config.alignment_layer)
-
-
 def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence. If its terms are impossible, it is searched again without them."""
     constraints = [task.constraints for task in batch.tasks]
     src, lengths = pad(batch.sources)
-    layer = _layer_to_record(model, batch)
+    attends = any(_wants_attention(model, batch, task) for task in batch.tasks)
+    layer = model.alignment_layer(batch.config.alignment_layer) if attends else None
     if (shortlist := model.shortlist) is not None:
         lists = [shortlist.tokens(task.source, task.constraints.tokens) for task in batch.tasks]
         restricted = model.restricted_to(lists)

@@ -151,7 +151,7 @@ class _Histories:
         self.length = 0  # t
         self._tokens, self._log_probs = np.empty((0, slots), np.int64), np.empty((0, slots), np.float32)
         self.attention: list[Floats] | None = None  # of the decoder's rows at each step (R, S), if it is recorded
-        self._rows: list[Ints] = []  # (n,) of each step
+        self._rows = np.empty((0, slots), np.int64)  # of the decoder, for each token (t, n), if attention is recorded
 
     @property
     def tokens(self) -> Ints:
@@ -167,7 +167,7 @@ class _Histories:
         """Continue the hypothesis of slot prefix[i] with token[i], from decoder row row[i], in slot i. All are (n,)."""
         t = self.length
         if self.attention is not None:
-            self._rows = [*(rows[prefix] for rows in self._rows), row]
+            self._rows = np.concatenate([self._rows[:, prefix], row[None]])
         if t == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.empty((self._GROWTH, len(token)), np.int64)])
             self._log_probs = np.concatenate([self._log_probs, np.empty((self._GROWTH, len(token)), np.float32)])
@@ -181,7 +181,7 @@ class _Histories:
         if self.attention is None:
             return None
         found = np.zeros((len(self.attention), source_length), np.float32)
-        rows = [*(rows[slot] for rows in self._rows), row]
+        rows = [*self._rows[:, slot].tolist(), row]
         for weights, step, each in zip(found, self.attention, rows, strict=True):
             read = min(source_length, step.shape[1])  # without an </s> that the model does not read
             weights[:read] = step[each, :read]
@@ -189,7 +189,7 @@ class _Histories:
 
     def select(self, slots: Ints) -> None:
         """Keep only the given slots (n,)."""
-        self._rows = [rows[slots] for rows in self._rows]
+        self._rows = self._rows[:, slots]
         self._tokens, self._log_probs = self._tokens[:, slots], self._log_probs[:, slots]
 
 

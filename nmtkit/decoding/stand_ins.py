@@ -34,6 +34,7 @@ class StandIns:
         self._texts = symbols or [name for *_, name in sorted(spelled)]
         self._can_lack = source.kind != SPACE and source.vocab.to_ids(["<0x0A>"]) == [UNK]
         self._ids_of = functools.cache(lambda character: source.encode([character])[0])
+        self._spelled: set[str] = set()  # characters found so far that are pieces
 
     def of(self, request: Request, copies: bool) -> Request:
         """Return the request with stand-ins; with `copies`, also for words that the vocabulary cannot spell."""
@@ -62,7 +63,8 @@ class StandIns:
 
     def _unknown(self, text: str) -> re.Pattern[str] | None:
         """A pattern of the words that consist of unknown characters; it may also match invisible ones inside."""
-        characters = set(text) if self._can_lack else ()
+        characters = sorted(set(text) - self._spelled) if self._can_lack else []
+        self._spelled.update(one for one in characters if UNK not in (ids := self._ids_of(one)) and ids)
         unknown = [character for character in characters if UNK in self._ids_of(character)]
         if not unknown:
             return None
@@ -81,7 +83,7 @@ def sent_of(segment: Segment) -> list[str]:
 
 def once(texts: Sequence[str], stand_ins: Sequence[str], vocab: Vocabulary) -> list[str]:
     """Return the texts with each stand-in at most once, without endings as in `Marias`, and without other symbols."""
-    if not stand_ins and not _symbols(vocab):
+    if not stand_ins and UNK in vocab.to_ids(PLACEHOLDERS[:1]):  # no symbols
         return list(texts)
     seen = {*PLACEHOLDERS} - {*stand_ins}
 
