@@ -72,8 +72,9 @@ def _by_count(whole_rows: Iterator[bytes], row_format: str, nbest: int, before: 
 def check_same(last: Sequence[bytes], again: Sequence[bytes], name: str) -> None:
     """Compare the `last` rows of the output `name` with a new translation of the same lines (`again`).
 
-    Raises UserError if more rows have other words than different batches explain. Numbers may differ, because another
-    machine rounds differently. If `again` has fewer lines, the input is too short, which `StreamStats.check` reports.
+    Raises UserError if more rows have other words than different batches explain. Numbers may differ, because a
+    different machine may round differently. If `again` has fewer lines, the input is too short, which
+    `StreamStats.check` reports.
     """
     if len(again) < len(last):
         return

@@ -94,7 +94,7 @@ def layer_step(
 ) -> Tensor:
     """Run one position x (R, D) of every row through the layer with this index, and return (R, D).
 
-    `rotation` (1, K) is that of the position.
+    `rotation` (1, K) encodes the position, if positions are rotary.
     """
     x = layer.around_self_attention(x, lambda y: _self_attention(layer, y, cache, number, rotation))
     x = layer.around_cross_attention(x, lambda y: _cross_attention(layer, y, cache, number))

@@ -24,7 +24,7 @@ class ServeConfig(Config):
         (),
         metavar="PAIR=FILE",
         help="Checkpoint of a language pair, such as en-de=averaged.pt, instead of --checkpoint. Repeat for several "
-        "pairs, of which requests choose one by source and target.",
+        "pairs; each request chooses one by source and target.",
     )
     port: int = option(8080, min=0, max=65535, help="Port to listen on. 0 picks a free one.")
     host: str = option(

@@ -1,4 +1,4 @@
-"""The models of the service, of which each request chooses one by its languages."""
+"""The models of the service. Each request chooses one by its languages."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -72,9 +72,9 @@ def with_characters(tokenizers: Tokenizers, texts: Iterable[Sequence[str]]) -> C
                 if character.isprintable() and not character.isspace() and (spelled or UNK in ids):
                     missing[character] = spelled
             for line, ids in zip(lines, each.encode(lines), strict=True) if missing else ():
-                beside = {number for pair in pairwise(ids) if UNK in pair for number in pair} - {UNK}
+                neighbors = {number for pair in pairwise(ids) if UNK in pair for number in pair} - {UNK}
                 for character in set(line) & missing.keys():
-                    missing[character] |= beside
+                    missing[character] |= neighbors
     pieces = {id(each.vocab): [(piece, [n]) for n, piece in enumerate(each.vocab.pieces)] for each in tokenizers}
     for each, missing in found.items():
         present = {piece for piece, _ in pieces[id(each.vocab)]}
