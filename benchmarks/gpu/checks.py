@@ -2,13 +2,13 @@
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+
 from gpu.kernels.attention import IntervalAttention, Intervals, sentence_intervals
 from gpu.kernels.decoding import beam_attention, candidates, source_attention
 from gpu.kernels.loss import ALIGNED, cross_entropy_
 from gpu.kernels.norm import Dropout, add_norm, add_norm_backward
-from torch import Tensor
-from torch.nn import functional as F
-
 from nmtkit.model.translation_model import mask_never_output
 from nmtkit.text.vocabulary import EOS, PAD
 

@@ -8,7 +8,7 @@ Letters: T queries, S keys, H heads, D width of a head; a tile has M queries and
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN001, ANN202, N803
 
 from typing import Any, NamedTuple
 

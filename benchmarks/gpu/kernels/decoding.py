@@ -7,14 +7,14 @@ Letters: R rows, which are sentences × B beams, T positions of the cache, H hea
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202, N803
 
 import torch
 import triton
 import triton.language as tl
-from gpu.kernels.attention import LOG2E
 from torch import Tensor
 
+from gpu.kernels.attention import LOG2E
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
 

@@ -4,7 +4,7 @@ A mask depends on seed, row and column alone: not on the card, nor on how rows a
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN001, ANN202, N803
 
 from typing import NamedTuple
 
