@@ -40,9 +40,9 @@ def attention_errors(device: torch.device, dtype: torch.dtype) -> dict[str, floa
     """Errors of output and gradients in an encoder, a decoder, and between both, with a filler on each side."""
     found = {}
     width = _HEADS * _WIDTH
-    targets, sources = np.array([5, 1, 70, 33, 64, 20]), np.array([7, 2, 40, 66, 3, 30])
+    targets, sources = (np.array(each, np.int32) for each in ([5, 1, 70, 33, 64, 20], [7, 2, 40, 66, 3, 30]))
     for name, causal, cross in (("encoder", False, False), ("decoder", True, False), ("cross", False, True)):
-        sizes = targets.sum() + 5, sources.sum() + 3 if cross else targets.sum() + 5
+        sizes = int(targets.sum()) + 5, int(sources.sum()) + 3 if cross else int(targets.sum()) + 5
         intervals = sentence_intervals(targets, sources if cross else targets, sizes, causal, device)
         shapes = [(sizes[0], width), (sizes[1], 2 * width)] if cross else [(sizes[0], 3 * width)]
         inputs = [torch.randn(shape, device=device).to(dtype).requires_grad_() for shape in shapes]
@@ -62,11 +62,12 @@ def attention_errors(device: torch.device, dtype: torch.dtype) -> dict[str, floa
 def _attention(own: Tensor, memory: Tensor | None, intervals: Intervals) -> Tensor:
     """Attention (T, H·D) by a mask."""
     parts = own.chunk(3, 1) if memory is None else (own, *memory.chunk(2, 1))
-    q, k, v = (x.unflatten(1, (_HEADS, _WIDTH)).transpose(0, 1) for x in parts)
+    q, k, v = (x.view(len(x), _HEADS, _WIDTH).transpose(0, 1) for x in parts)
     keys = torch.arange(k.size(1), device=k.device)
     allowed = (keys >= intervals.key_begins[:, None]) & (keys < intervals.key_ends[:, None])
     scores = (q @ k.transpose(1, 2) * _WIDTH**-0.5).masked_fill(~allowed, -1e30)
-    return ((scores.softmax(-1) * allowed) @ v).transpose(0, 1).flatten(1)
+    attended: Tensor = (scores.softmax(-1) * allowed) @ v
+    return attended.transpose(0, 1).flatten(1)
 
 
 def norm_errors(device: torch.device) -> dict[str, float]:
@@ -102,7 +103,7 @@ def decoding_errors(device: torch.device, dtype: torch.dtype) -> dict[str, float
     memory = torch.randn(ends[-1], 2 * width, device=device).to(dtype)
     begins = [0, *ends[:-1]]
     indices = (torch.tensor(each, dtype=torch.int32, device=device) for each in (lengths, begins, ends))
-    lengths_there, *bounds = indices
+    lengths_there, begins_there, ends_there = indices
     hypotheses, sources = [], []
     for row in range(rows):
         sentence = row // _BEAM
@@ -113,9 +114,12 @@ def decoding_errors(device: torch.device, dtype: torch.dtype) -> dict[str, float
     logits = (torch.randn(9, 1003, device=device) * 3).to(dtype)
     values, columns, log_sums = candidates(logits, 4, block=256)
     masked = mask_never_output(logits.float())
+    to_sources = source_attention(q, memory, begins_there, ends_there, _HEADS)
     return {
         "attention of beams": _error(beam_attention(q, cache, writers, lengths_there), torch.stack(hypotheses)),
-        "attention to sources": _error(source_attention(q, memory, *bounds, _HEADS), torch.stack(sources)),
+        "attention to sources": _error(
+            source_attention(q, memory, begins_there, ends_there, _HEADS), torch.stack(sources)
+        ),
         "candidates": _different(values.sort(1, descending=True).values, masked.topk(4).values),
         "candidates, columns": _different(masked.gather(1, columns.long()), values),
         "candidates, log-sum-exp": _error(log_sums, masked.double().logsumexp(1)),
@@ -126,7 +130,8 @@ def _attend(q: Tensor, keys_and_values: Tensor) -> Tensor:
     """Attention (H·D) of q (H·D) to (T, 2, H, D)."""
     k, v = keys_and_values.double().unbind(1)
     scores = (k * q.double().view(_HEADS, _WIDTH)).sum(-1) * _WIDTH**-0.5
-    return (scores.softmax(0).unsqueeze(2) * v).sum(0).flatten()
+    attended: Tensor = (scores.softmax(0).unsqueeze(2) * v).sum(0)
+    return attended.flatten()
 
 
 def loss_errors(device: torch.device, dtype: torch.dtype) -> dict[str, float]:

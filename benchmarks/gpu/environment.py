@@ -19,7 +19,7 @@ from nmtkit.machine.precision import resolve_device, resolve_precision
 from nmtkit.model.flops import peak_flops
 from nmtkit.model.kernels import loss_kernel_on
 
-_PACKAGES = ("torch", "triton", "transformers", "ctranslate2")
+_PACKAGES = ("torch", "triton", "ctranslate2")
 _RUNS = 10  # of a product or a copy
 _LAUNCHES = 2000
 _CHEAP_LAUNCH = 10e-6  # seconds
@@ -51,7 +51,7 @@ def captured(work: Callable[[], None], device: torch.device) -> Callable[[], Non
     """The same work as one CUDA graph, on a GPU."""
     if device.type == "cpu":
         return work
-    side = torch.cuda.Stream()
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         work()

@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 
 import torch
 from torch import Tensor

@@ -54,7 +54,7 @@ def test_all_parts_take_ten_minutes_and_a_part_stops_at_its_limit(
 ) -> None:
     assert sum(part.seconds for part in PARTS.values()) <= 600
     cases = [Case("hangs", partial(time.sleep, 1000.0)), Case("waits", partial(time.sleep, 0.0))]
-    monkeypatch.setitem(gpu_report.PARTS, "check", Part(1.0, lambda sizes, device: cases))
+    monkeypatch.setitem(PARTS, "check", Part(1.0, lambda sizes, device: cases))
     assert gpu_report.measure_part("check", FULL, "cpu") == 2
     assert "waits: failed: not begun: the part has used its 1 s" in capsys.readouterr().out
 

@@ -33,15 +33,15 @@ class Intervals(NamedTuple):
 
 
 def sentence_intervals(
-    query_lengths: NDArray[np.int64],
-    key_lengths: NDArray[np.int64],
+    query_lengths: NDArray[np.int32],
+    key_lengths: NDArray[np.int32],
     sizes: tuple[int, int],
     causal: bool,
     device: torch.device,
 ) -> Intervals:
     """The intervals of packed sentences with these lengths; filler up to `sizes` (T, S) attends to nothing."""
 
-    def filled(indices: NDArray[np.int64], size: int) -> Tensor:
+    def filled(indices: NDArray[np.integer[Any]], size: int) -> Tensor:
         return torch.from_numpy(np.pad(indices, (0, size - len(indices))).astype(np.int32)).to(device)
 
     key_ends, query_ends = key_lengths.cumsum(), query_lengths.cumsum()
@@ -107,7 +107,7 @@ def _forward(
 @triton.jit
 def _backward_queries(
     q, k, v, out, d_out, d_q, log_sums, deltas, key_begins, key_ends, queries,
-    q_stride, k_stride, v_stride, out_stride, d_q_stride, scale,
+    q_stride, k_stride, v_stride, out_stride, d_q_stride, scale, log2_scale,
     H: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     m, head = tl.program_id(0) * M + tl.arange(0, M), tl.program_id(1)
@@ -122,7 +122,7 @@ def _backward_queries(
     for start in range(low, high, N):
         n = start + tl.arange(0, N)
         key = _load(k, n, k_stride, head, n < high, D)
-        scores = tl.dot(query, tl.trans(key)) * (scale * LOG2E)
+        scores = tl.dot(query, tl.trans(key)) * log2_scale
         scores = tl.where((n[None, :] >= begin[:, None]) & (n[None, :] < end[:, None]), scores, -1e30)
         weights = tl.exp2(scores - log_sum[:, None])
         value = _load(v, n, v_stride, head, n < high, D)
@@ -134,7 +134,7 @@ def _backward_queries(
 @triton.jit
 def _backward_keys(
     q, k, v, d_out, d_k, d_v, log_sums, deltas, key_begins, key_ends, query_begins, query_ends, keys,
-    q_stride, k_stride, v_stride, out_stride, d_k_stride, d_v_stride, scale,
+    q_stride, k_stride, v_stride, out_stride, d_k_stride, d_v_stride, scale, log2_scale,
     H: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     n, head = tl.program_id(0) * N + tl.arange(0, N), tl.program_id(1)
@@ -151,7 +151,7 @@ def _backward_keys(
         delta = tl.load(deltas + m * H + head, mask=inside, other=0.0)
         begin = tl.load(key_begins + m, mask=inside, other=0)
         end = tl.load(key_ends + m, mask=inside, other=0)
-        scores = tl.dot(key, tl.trans(query)) * (scale * LOG2E)  # (N, M)
+        scores = tl.dot(key, tl.trans(query)) * log2_scale  # (N, M)
         scores = tl.where((n[:, None] >= begin[None, :]) & (n[:, None] < end[None, :]), scores, -1e30)
         weights = tl.exp2(scores - log_sum[None, :])
         value_sums += tl.dot(weights.to(gradient.dtype), gradient)
@@ -198,18 +198,19 @@ class IntervalAttention(torch.autograd.Function):
         d_own, d_memory = torch.empty_like(own), None if memory is None else torch.empty_like(memory)
         (q, k, v), (d_q, d_k, d_v) = _parts(own, memory), _parts(d_own, d_memory)
         deltas, width = torch.empty_like(log_sums), out.size(1) // heads
+        scales = width**-0.5, width**-0.5 * LOG2E
         strides = q.stride(0), k.stride(0), v.stride(0), out.stride(0)
         m, n, warps = ctx.tile
         _backward_queries[(triton.cdiv(len(q), m), heads)](
             *(q, k, v, out, gradient, d_q, log_sums, deltas, *intervals[:2], len(q), *strides, d_q.stride(0)),
-            *(width**-0.5, heads, width, m, n),
+            *(*scales, heads, width, m, n),
             num_warps=warps,
             num_stages=2,
         )
         m, n, warps = _KEY_TILE
         _backward_keys[(triton.cdiv(len(k), n), heads)](
             *(q, k, v, gradient, d_k, d_v, log_sums, deltas, *intervals, len(k), *strides, d_k.stride(0)),
-            *(d_v.stride(0), width**-0.5, heads, width, m, n),
+            *(d_v.stride(0), *scales, heads, width, m, n),
             num_warps=warps,
             num_stages=2,
         )
