@@ -117,9 +117,7 @@ def decoding_errors(device: torch.device, dtype: torch.dtype) -> dict[str, float
     to_sources = source_attention(q, memory, begins_there, ends_there, _HEADS)
     return {
         "attention of beams": _error(beam_attention(q, cache, writers, lengths_there), torch.stack(hypotheses)),
-        "attention to sources": _error(
-            source_attention(q, memory, begins_there, ends_there, _HEADS), torch.stack(sources)
-        ),
+        "attention to sources": _error(to_sources, torch.stack(sources)),
         "candidates": _different(values.sort(1, descending=True).values, masked.topk(4).values),
         "candidates, columns": _different(masked.gather(1, columns.long()), values),
         "candidates, log-sum-exp": _error(log_sums, masked.double().logsumexp(1)),
