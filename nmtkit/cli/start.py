@@ -43,7 +43,7 @@ def _let_waiting_threads_sleep() -> None:
     By default they spin, which takes cores from other processes. Without any spinning, small models train slower.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = "1000"
+        os.environ["GOMP_SPINCOUNT"] = "3000"
 
 
 preprocess, train, average, generate, score, serve, import_, export = (partial(start, name) for name in COMMANDS)

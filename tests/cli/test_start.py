@@ -90,7 +90,7 @@ def test_a_library_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == "nmt-preprocess: cannot load a library: libgfortran.so.5: not found\n"
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, "1000"), ({"OMP_WAIT_POLICY": "active"}, None)])
+@pytest.mark.parametrize(("given", "expected"), [({}, "3000"), ({"OMP_WAIT_POLICY": "active"}, None)])
 def test_waiting_threads_sleep_unless_the_user_decides(
     given: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
