@@ -47,8 +47,8 @@ def refuse_idle_search_options(values: dict[str, Any]) -> None:
         ignore_or_refuse(values, _DRAWING, "without --sampling", "sampling")
     if not _has_groups(values):
         ignore_or_refuse(values, ("diversity",), "without --diverse-groups", "diverse_groups")
-    if not values["glossary"] and not values["ban"]:
-        ignore_or_refuse(values, ("ignore_case",), "without --glossary or --ban")
+    if not (values["glossary"] or values["ban"] or values.get("constraints")):
+        ignore_or_refuse(values, ("ignore_case",), "without --glossary, --constraints or --ban")
     if (values.get("constraints") or values["glossary"]) and (values["sampling"] or _has_groups(values)):
         raise UserError("--constraints and --glossary need a beam without --sampling and --diverse-groups")
 

@@ -71,8 +71,8 @@ class SearchConfig(Config):
     )
     ignore_case: bool = option(
         False,
-        help="Ignore the case of source terms with --glossary. With --ban, also ban lower-case, capitalized and "
-        "upper-case forms.",
+        help="Ignore the case of source terms with --glossary. With --constraints, lower-case, capitalized and "
+        "upper-case forms also count; with --ban, they are also banned.",
     )
     diverse_groups: int = option(
         1,

@@ -12,34 +12,35 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nmtkit.decoding.rules import Constraints
+from nmtkit.decoding.rules import Constraints, Term, term_length
 from nmtkit.decoding.strategies import Frontier, Selection
 from nmtkit.inference.arrays import Floats, Ints
 from nmtkit.inference.top_k import top_k
 from nmtkit.text.vocabulary import EOS, PAD
 
-State = tuple[frozenset[tuple[int, ...]], tuple[int, ...]]  # the missing terms, and the part of one at the end
+State = tuple[frozenset[Term], tuple[int, ...]]  # the missing terms, and the part of one at the end
 
 
 class Terms:
     """An automaton that follows the required terms of a sentence through an output."""
 
-    def __init__(self, terms: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, terms: Sequence[Term]) -> None:
         self.start: State = frozenset(terms), ()
-        self.total = sum(map(len, self.start[0]))
+        self.total = sum(map(term_length, self.start[0]))
         self._advances: dict[State, dict[int, int]] = {}
 
     def progress(self, state: State) -> int:
         """Return how many of the `total` tokens of the terms the output contains."""
         missing, begun = state
-        return self.total - sum(map(len, missing)) + len(begun)
+        return self.total - sum(map(term_length, missing)) + len(begun)
 
     def follow(self, state: State, token: int) -> State:
         """Return the state after one more token."""
         missing, begun = state
         end = (*begun, token)
-        missing = frozenset(term for term in missing if end[-len(term) :] != term)
-        lengths = (n for n in range(len(end), 0, -1) for term in missing if len(term) > n and end[-n:] == term[:n])
+        missing = frozenset(term for term in missing if all(end[-len(form) :] != form for form in term))
+        forms = [form for term in missing for form in term]
+        lengths = (n for n in range(len(end), 0, -1) for form in forms if len(form) > n and end[-n:] == form[:n])
         return missing, end[len(end) - next(lengths, 0) :]
 
     def advances(self, state: State) -> dict[int, int]:
@@ -51,10 +52,11 @@ class Terms:
     def _leading(self, state: State) -> set[int]:
         missing, begun = state
         return {
-            term[n]
+            form[n]
             for term in missing
-            for n in range(len(term))
-            if n <= len(begun) and begun[len(begun) - n :] == term[:n]
+            for form in term
+            for n in range(len(form))
+            if n <= len(begun) and begun[len(begun) - n :] == form[:n]
         }
 
 

@@ -6,7 +6,7 @@ Letters: P slots of a sentence, W vocabulary, c candidates of a hypothesis, T to
 from collections.abc import Sequence
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.rules import Constraints
+from nmtkit.decoding.rules import Constraints, term_length
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.machine.device import is_on_gpu
 from nmtkit.machine.memory import free_memory, unused_memory
@@ -23,7 +23,7 @@ _admitted: dict[str, int] = {}  # bytes of the largest search so far: allocators
 
 def slots_of(config: SearchConfig, constraints: Sequence[Constraints] = ()) -> int:
     """Return the number of slots of a sentence: its samples, or `beam` slots for each progress of required terms."""
-    banks = 1 + max((sum(map(len, constraint.terms)) for constraint in constraints), default=0)
+    banks = 1 + max((sum(map(term_length, constraint.terms)) for constraint in constraints), default=0)
     return config.nbest if config.sampling else config.beam * banks
 
 

@@ -15,31 +15,38 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.inference.arrays import Floats, Ints
 from nmtkit.text.vocabulary import EOS
 
+Term = tuple[tuple[int, ...], ...]  #: the tokens of each spelling
+
 
 @dataclass(frozen=True)
 class Constraints:
-    """The ids that the output for one sentence must contain."""
+    """The ids that the output for one sentence must contain: of each term, one of its spellings."""
 
     prefix: tuple[int, ...] = ()  #: the first tokens
-    terms: tuple[tuple[int, ...], ...] = ()  #: sequences of tokens anywhere
+    terms: tuple[Term, ...] = ()  #: anywhere
 
     @property
     def required_tokens(self) -> int:
-        """The number of tokens, without EOS, that an output needs at least: the prefix and all distinct terms."""
-        return len(self.prefix) + sum(map(len, set(self.terms)))
+        """The number of tokens, without EOS, that an output may need: the prefix and all distinct terms."""
+        return len(self.prefix) + sum(map(term_length, set(self.terms)))
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """All tokens of the prefix and the terms."""
-        return (*self.prefix, *(token for term in self.terms for token in term))
+        return (*self.prefix, *(token for term in self.terms for spelling in term for token in spelling))
 
 
 NO_CONSTRAINTS = Constraints()
 
 
-def contains(tokens: tuple[int, ...], term: tuple[int, ...]) -> bool:
-    """Whether `tokens` contains the tokens of a term in sequence."""
-    return any(tokens[start : start + len(term)] == term for start in range(len(tokens) - len(term) + 1))
+def term_length(term: Term) -> int:
+    """Return the number of tokens of the longest spelling."""
+    return max(map(len, term))
+
+
+def contains(tokens: tuple[int, ...], term: Term) -> bool:
+    """Whether `tokens` contains the tokens of a spelling of the term in sequence."""
+    return any(tokens[start : start + len(spelling)] == spelling for spelling in term for start in range(len(tokens)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from nmtkit.decoding.config import StreamConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import parts
 from nmtkit.decoding.requests import Request
-from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, contains
+from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, Term, contains
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.stand_ins import StandIns
 from nmtkit.errors import UserError
@@ -38,9 +38,8 @@ class SourceLimit:
     split: bool  #: longer lines are split into several tasks instead of cut
     sentences: bool = False  #: each sentence of a line is a task
     pass_through: bool = False  #: of these, sentences without a letter are not translated
-    copies: bool | None = (
-        None  #: words that the source vocabulary cannot spell are copied; None: there are no stand-ins
-    )
+    copies: bool | None = None  #: words that the source vocabulary cannot spell are copied; None: no stand-ins
+    ignores_case: bool = False  #: required terms may have any case
 
     @classmethod
     def of(cls, batches: StreamConfig, positions: int | None, pass_through: bool = False) -> "SourceLimit":
@@ -143,16 +142,13 @@ class SentenceEncoder:
         pairs = zip(sentences, given, requests, strict=True)
         return [sentence if own is other else _copying(sentence, own, other) for sentence, own, other in pairs]
 
-    def banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    def banned(self, words: Sequence[str], ignore_case: bool = False) -> tuple[tuple[int, ...], ...]:
         """Return the ids of the words in --ban that the vocabulary can spell. The model cannot produce the others."""
         if not all(map(str.strip, words)):
             raise UserError("--ban: the word is empty")
-        message, vocab = (
-            "--ban: the model has no pieces for %r: write it as in the training text",
-            self._target.vocab,
-        )
-        banned: list[tuple[int, ...]] = []
-        for word, ids in self._spelled(words, message):
+        message = "--ban: the model has no pieces for %r: write it as in the training text"
+        vocab, banned = self._target.vocab, list[tuple[int, ...]]()
+        for word, ids in chain.from_iterable(self._spelled(words, message, ignore_case)):
             banned.append(ids)
             attached = without_space(ids, vocab)
             if attached != ids and (_is_unspaced(self.languages[1]) or _is_attached(word) or not word[0].isalnum()):
@@ -233,14 +229,15 @@ class SentenceEncoder:
             tasks = [Task(source, target=target, start=start)] if ids or target else []
             return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag, overlong=cut)
         constraints, prefix_is_cut = NO_CONSTRAINTS, False
-        terms = [*request.terms, *(request.glossary.terms(request.text) if request.glossary else ())]
+        terms = request.glossary.terms(request.text) if request.glossary else []
         if not (limit.split and cut):
             terms += self._stand_ins.required(request)
-        if request.prefix or terms:
+        if request.prefix or request.terms or terms:
             prefix = self._target_ids(request.prefix)
             prefix_is_cut = self._positions is not None and len(prefix) > self._positions
-            required = self._terms(tuple(dict.fromkeys(terms)), request.target_lang or self.languages[1])
-            constraints = Constraints(tuple(prefix[: self._positions]), required)
+            language = request.target_lang or self.languages[1]
+            required = (*self._terms(request.terms, language, limit.ignores_case), *self._terms(terms, language))
+            constraints = Constraints(tuple(prefix[: self._positions]), tuple(dict.fromkeys(required)))
         if limit.split and cut and constraints is NO_CONSTRAINTS:
             own_tag = own_tag if own_tag < limit.tokens else 0  # else there is no room for text
             surfaces = self._source.surfaces(ids, request.text)
@@ -279,25 +276,32 @@ class SentenceEncoder:
         (ids,) = self._target.encode([text])
         return ids if text.strip() else []
 
-    def _terms(self, terms: Sequence[str], language: str) -> tuple[tuple[int, ...], ...]:
-        """Return the ids of the terms of a language, without a leading space where running text has none."""
-        spelled = self._spelled(terms, "ignoring the term %r: the model has no pieces for it")
-        return tuple(
-            ((_is_unspaced(language) or _is_attached(term)) and without_space(ids, self._target.vocab)) or ids
-            for term, ids in spelled
-        )
+    def _terms(self, terms: Sequence[str], language: str, ignore_case: bool = False) -> Iterator[Term]:
+        """Yield the ids of the terms of a language, without a leading space where running text has none."""
+        for spellings in self._spelled(terms, "ignoring the term %r: the model has no pieces for it", ignore_case):
+            yield tuple(
+                ((_is_unspaced(language) or _is_attached(term)) and without_space(ids, self._target.vocab)) or ids
+                for term, ids in spellings
+            )
 
     def _language(self, request: Request) -> str:
         """The source language of a request `_with_codes`."""
         return request.source_tag if request.source_tag in self._source.language_codes else self.languages[0]
 
-    def _spelled(self, words: Sequence[str], warning: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield each word, stripped, and its ids. Words that need an unknown piece are omitted and logged once."""
-        for word, ids in zip(words, self._target.encode(words), strict=True):
-            if UNK not in ids:
-                if ids:
-                    yield word.strip(), tuple(ids)
-            elif word not in self._unspellable:
+    def _spelled(
+        self, words: Sequence[str], warning: str, ignore_case: bool
+    ) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+        """Yield the spellings of each word, stripped, and their ids: several to `ignore_case`.
+
+        Spellings that need an unknown piece are omitted, and words that have no others are logged once.
+        """
+        cases = (str, str.lower, str.capitalize, str.upper) if ignore_case else (str,)
+        for word in words:
+            spellings = list(dict.fromkeys(case(word) for case in cases))
+            encoded = zip(spellings, map(tuple, self._target.encode(spellings)), strict=True)
+            if spelled := [(spelling.strip(), ids) for spelling, ids in encoded if ids and UNK not in ids]:
+                yield spelled
+            elif word.strip() and word not in self._unspellable:
                 self._unspellable.add(word)
                 logger.warning(warning, word)
 
@@ -317,8 +321,8 @@ _OUTPUT_CUT = "{lines} with an output cut at its maximum length (--max-len-a, --
 _REPETITIVE = "{lines} with an output that repeats itself, unlike the source: try --repetition-guard"
 _PREFIX_CUT = "{lines} with a prefix truncated to {positions} (the model has no more positions)"
 _PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
-_TERMS_TOO_LONG = "{lines} translated without the required terms: the model has positions for only {positions}"
-_TERMS_FORBIDDEN = "{lines} translated without the required terms: other options ban them"
+_TERMS_TOO_LONG = "{lines} translated without {terms}: the model has positions for only {positions}"
+_TERMS_FORBIDDEN = "{lines} translated without {terms}: other options ban them"
 _UNALIGNED = "{lines} with tags around the whole text: the model has no attention to align words"
 _COPIED = "{lines} with copied words, which nmt-preprocess --byte-fallback or --character-coverage 1 could spell"
 _SEVERAL = "{lines} with several sentences, some of which may be missing from the translation: use --split-sentences"
@@ -331,7 +335,7 @@ class LineWarnings:
     def __init__(self, limit: SourceLimit, positions: int | None, language: str) -> None:
         """`positions` is the maximum number of output tokens without EOS, or None; `language` the source language."""
         self._limit, self._positions, self._language = limit, positions, language
-        self._lines: Counter[str] = Counter()
+        self._lines, self._terms = Counter[str](), Counter[str]()  # and missing terms, by warning
         self._total = 0
 
     def add(self, sentence: Sentence, found: Sequence[list[Hypothesis]], cut: bool, repetitive: bool) -> None:
@@ -345,8 +349,11 @@ class LineWarnings:
         tokens, positions = (counted(count or 0, "token") for count in (self._limit.tokens, self._positions))
         for warning, count in self._lines.items():
             if warning != _SEVERAL or count > _MANY * self._total:
-                lines, reason = counted(count, "line"), self._limit.reason
-                logger.warning(warning.format(lines=lines, limit=tokens, reason=reason, positions=positions))
+                lines, terms = counted(count, "line"), counted(self._terms[warning], "required term")
+                reason = self._limit.reason
+                logger.warning(
+                    warning.format(lines=lines, terms=terms, limit=tokens, reason=reason, positions=positions)
+                )
 
     def _warnings(self, sentence: Sentence, found: Sequence[list[Hypothesis]]) -> Iterator[str]:
         if not sentence.frame and sentence.target is None and has_several_sentences(sentence.text, self._language):
@@ -360,13 +367,15 @@ class LineWarnings:
                 yield _PREFIX_CUT
             if UNK in task.constraints.prefix:
                 yield _PREFIX_UNKNOWN
-            if _lacks_terms(task, nbest[0]):
+            if lacking := _lacking_terms(task, nbest[0]):
                 fit = self._positions is None or task.constraints.required_tokens <= self._positions
-                yield _TERMS_FORBIDDEN if fit else _TERMS_TOO_LONG
+                warning = _TERMS_FORBIDDEN if fit else _TERMS_TOO_LONG
+                self._terms[warning] += lacking
+                yield warning
             if task.attends and nbest[0].attention is None:
                 yield _UNALIGNED
 
 
-def _lacks_terms(task: Task, best: Hypothesis) -> bool:
-    """Whether a required term is missing, because the search found no output with all terms and ignored them."""
-    return not all(contains(tuple(best.ids), term) for term in task.constraints.terms)
+def _lacking_terms(task: Task, best: Hypothesis) -> int:
+    """Count the required terms that are missing because the search found no output with all terms and ignored them."""
+    return sum(not contains(tuple(best.ids), term) for term in task.constraints.terms)

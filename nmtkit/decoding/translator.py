@@ -342,8 +342,8 @@ class Translator:
         self._check(config)
         limit = SourceLimit.of(batches, self.model.longest_sequence, pass_through=not config.attends)
         max_tokens = self.sizes(batches).max_tokens
-        cases = (str, str.lower, str.capitalize, str.upper) if config.ignore_case else (str,)
-        banned = self._encoder.banned(list(dict.fromkeys(case(word) for word in config.ban for case in cases)))
+        limit = replace(limit, ignores_case=config.ignore_case)
+        banned = self._encoder.banned(config.ban, config.ignore_case)
         allows_unknown = config.copy_unknown or config.allow_unknown
         if allows_unknown is None:  # by default, only models of segmented text may write it
             allows_unknown = self.target.kind not in LEARNED_KINDS

@@ -117,7 +117,7 @@ def test_only_searches_without_rules_of_a_hypothesis_have_fixed_shapes() -> None
     assert can_be_fixed("cuda:0", SearchConfig(beam=4, min_len=3), [Constraints()], [(7,)])
     assert not can_be_fixed("cpu", SearchConfig(), [], [])
     assert not can_be_fixed("cuda:0", SearchConfig(), [], [(7, 8)])
-    for constraint in (Constraints(prefix=(5,)), Constraints(terms=((5, 6),))):
+    for constraint in (Constraints(prefix=(5,)), Constraints(terms=(((5, 6),),))):
         assert not can_be_fixed("cuda:0", SearchConfig(), [Constraints(), constraint], [])
     for other in (
         {"nbest": 2, "beam": 2},

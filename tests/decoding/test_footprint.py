@@ -40,7 +40,7 @@ CASES: dict[str, tuple[SearchConfig, list[Constraints]]] = {
     "long outputs": (SearchConfig(beam=40, max_len_b=120, min_len=120), []),
     "n best": (SearchConfig(beam=150, nbest=150, max_len_b=6), []),
     "groups": (SearchConfig(beam=120, diverse_groups=4, max_len_b=6), []),
-    "terms": (SearchConfig(beam=60, max_len_b=6), [Constraints(terms=((5, 6, 7), (8, 9)))]),
+    "terms": (SearchConfig(beam=60, max_len_b=6), [Constraints(terms=(((5, 6, 7),), ((8, 9),)))]),
     "prefix": (SearchConfig(beam=300, max_len_b=6), [Constraints(prefix=(5, 6, 7))]),
     "draws": (SearchConfig(sampling=True, nbest=200, max_len_b=6), []),
     "draws of the likeliest": (SearchConfig(sampling=True, nbest=200, top_k=50, top_p=0.9, max_len_b=6), []),

@@ -133,7 +133,7 @@ def test_a_better_segmentation_of_a_finished_text_replaces_it() -> None:
 def test_nbest_texts_are_distinct_with_required_terms() -> None:
     """The beam is as wide as the space: the list has the n best texts of all outputs that have the term."""
     model, config = RandomModel(2, eos=1.0), SearchConfig(beam=341, nbest=20, max_len_b=0)
-    (found,) = search(model, *source(4), config, constraints=[Constraints(terms=((B, A),))], text_of=spell)
+    (found,) = search(model, *source(4), config, constraints=[Constraints(terms=(((B, A),),))], text_of=spell)
     having = [(s, ids) for s, ids in all_outputs(model, 0, 4, 0.6) if (B, A) in pairwise(ids)]
     assert ids_of(found) == [ids for _, ids in best_of_each_text(having)][:20]
 

@@ -56,7 +56,7 @@ def test_terms_of_a_glossary_are_required_in_the_sentence_that_has_them(tokenize
     encoder = SentenceEncoder(tokenizer, tokenizer, None, ("en", "de"))
     request = Request("The dog. A cat.", glossary=Glossary({"cat": "katze", "dog": "hund"}))
     (sentence,) = encoder.sentences([request], SourceLimit.of(SPLIT, None), 1)
-    terms = [[tokenizer.decode(term) for term in task.constraints.terms] for task in sentence.tasks]
+    terms = [[tokenizer.decode(spelling) for (spelling,) in task.constraints.terms] for task in sentence.tasks]
     assert terms == [["hund"], ["katze"]]
 
 

@@ -216,9 +216,18 @@ def test_required_terms_that_other_options_forbid_are_dropped_with_a_warning(
     plain = translator.translate(["a dog", "a cat"], beam=2, max_len_b=3, ban=("hund",))
     assert texts[:2] == plain
     assert "katze" in texts[2]
-    assert without_cut_outputs(caplog.messages) == [
-        "1 line translated without the required terms: other options ban them"
-    ]
+    assert without_cut_outputs(caplog.messages) == ["1 line translated without 1 required term: other options ban them"]
+
+
+def test_with_ignore_case_a_required_term_may_have_a_different_case(translator: Translator) -> None:
+    (plain,) = translator.translate(["a cat"])
+    term = plain.split()[0].upper()
+    assert term not in plain
+    asked = [Request("a cat", terms=(term,))]
+    assert term in translator.translate(asked)[0]
+    (relaxed,) = translator.translate(asked, ignore_case=True)
+    assert term.lower() in relaxed
+    assert term not in relaxed
 
 
 def test_a_warning_about_missing_terms_names_the_positions_if_they_are_the_cause(
@@ -234,8 +243,8 @@ def test_a_warning_about_missing_terms_names_the_positions_if_they_are_the_cause
     texts = short.translate(requests, beam=4, ban=("w9",))
     assert texts[1] == texts[4] == "w1 w2 w3 w4 w5 w6 w7 w8"
     assert without_cut_outputs(caplog.messages) == [
-        "2 lines translated without the required terms: the model has positions for only 8 tokens",
-        "1 line translated without the required terms: other options ban them",
+        "2 lines translated without 3 required terms: the model has positions for only 8 tokens",
+        "1 line translated without 1 required term: other options ban them",
     ]
 
 

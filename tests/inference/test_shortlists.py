@@ -136,7 +136,7 @@ def test_the_models_of_an_ensemble_are_restricted() -> None:
 
 def test_required_tokens_may_be_in_the_shortlist_alone() -> None:
     lists = [np.array([UNK, EOS, 9, 12], dtype=np.int32)] * len(SRC)
-    constraints = [Constraints((9,), ((12,),))] * len(SRC)
+    constraints = [Constraints((9,), (((12,),),))] * len(SRC)
     for each in (model(), compiled()):
         nbests = search(each.restricted_to(lists), SRC, LENGTHS, SearchConfig(max_len_b=8), constraints)
         assert all(nbest[0].ids[0] == 9 and 12 in nbest[0].ids for nbest in nbests)

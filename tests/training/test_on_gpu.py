@@ -54,7 +54,7 @@ def test_constraints_ensembles_scores_and_attention_on_a_fake_gpu_match_a_cpu(
     make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = SearchConfig(beam=3, max_len_a=1, max_len_b=6)
-    constraints = [Constraints(prefix=(20, 21)), Constraints(terms=((7, 8), (9,))), Constraints()]
+    constraints = [Constraints(prefix=(20, 21)), Constraints(terms=(((7, 8),), ((9,),))), Constraints()]
     checkpoints = [make_checkpoint(seed) for seed in (1, 2)]
 
     def everything(device: torch.device) -> tuple[Any, ...]:
