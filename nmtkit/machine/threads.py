@@ -49,6 +49,12 @@ def apply_to_torch() -> None:
         torch.set_num_threads(_threads)
 
 
+def scheduled_seconds() -> tuple[float, float]:
+    """Return how long the threads of this process ran, and how long they waited for a core; zeros if unknown."""
+    times = [path.read_text().split() for path in Path("/proc/self/task").glob("*/schedstat")]
+    return sum(int(ran) for ran, _, _ in times) / 1e9, sum(int(waited) for _, waited, _ in times) / 1e9
+
+
 def physical_cores() -> int:
     """Return the number of physical cores of this process, counting cores with several hardware threads once."""
     if not hasattr(os, "sched_getaffinity"):

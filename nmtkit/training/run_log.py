@@ -9,6 +9,7 @@ import torch
 
 from nmtkit.console.log import Report, logger, report
 from nmtkit.machine.precision import has_slow_bf16
+from nmtkit.machine.threads import scheduled_seconds
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.cost import Cost
 from nmtkit.training.learner import Learner
@@ -36,6 +37,7 @@ from nmtkit.training.validation import VALIDATION, Sample
 from nmtkit.wording import format_value
 
 _LONG_RUN = 24 * 60  # minutes
+_BUSY = 0.1  # of the time that threads were ready to run
 
 OnMetrics = Callable[[dict[str, Any]], object]  #: takes a row of metrics.jsonl
 
@@ -82,7 +84,7 @@ class RunLog:
 
     def start(self, state: RunState, data: TrainingData) -> None:
         """Start measuring the pace of training."""
-        self.first, self.pace = state.update + 1, Pace(data.tokens_per_epoch)
+        self.first, self.pace, self.scheduled = state.update + 1, Pace(data.tokens_per_epoch), scheduled_seconds()
 
     def plan(self, work: Work) -> None:
         """Count the target tokens of an update for the pace.
@@ -113,6 +115,10 @@ class RunLog:
 
     def _report_time_left(self, minutes: float) -> None:
         logger.info("time left: %s", duration(minutes))
+        ran, waited = (now - before for now, before in zip(scheduled_seconds(), self.scheduled, strict=True))
+        if waited > _BUSY * (ran + waited):
+            share = 100 * waited / (ran + waited)
+            logger.info("the machine is busy: training waited for a core %.0f %% of the time; see --threads", share)
         if minutes > _LONG_RUN and not self.options.stop.budget:
             logger.info("to end sooner, let --budget plan the run: --budget 8h ends in 8 hours")
 
