@@ -66,15 +66,8 @@ class RequestFiles:
 
     def __init__(self, config: RequestConfig, ignore_case: bool = False) -> None:
         """Read the glossary. Raises UserError if it is missing or malformed."""
-        self._files: dict[str, Path] = {
-            flag: path
-            for flag, path in (
-                ("--prefix", config.prefix),
-                ("--constraints", config.constraints),
-                ("--score", config.score),
-            )
-            if path is not None
-        }
+        given = {"--prefix": config.prefix, "--constraints": config.constraints, "--score": config.score}
+        self._files = {flag: path for flag, path in given.items() if path is not None}
         self._source_tag = config.source_tag
         self._glossary = None if config.glossary is None else Glossary.read(config.glossary, ignore_case)
 
@@ -138,16 +131,11 @@ class Glossary:
         """`entries` maps source terms, with single spaces between words, to target terms. Case matters by default."""
         self._fold = _lower if ignore_case else str
         self._entries = {self._fold(term): target for term, target in entries.items()}
-        self.unused = set(self._entries)  #: source terms that no text has contained
+        self.size, self.unused = len(self._entries), set(self._entries)  #: terms, and those that no text has contained
         lengths: dict[str, set[int]] = {}
         for term in self._entries:
             lengths.setdefault(term[0], set()).add(len(term))
         self._longest_first = {first: sorted(own, reverse=True) for first, own in lengths.items()}
-
-    @property
-    def size(self) -> int:
-        """The number of terms."""
-        return len(self._entries)
 
     @classmethod
     def read(cls, path: Path, ignore_case: bool = False) -> "Glossary":

@@ -367,15 +367,11 @@ class LineWarnings:
                 yield _PREFIX_CUT
             if UNK in task.constraints.prefix:
                 yield _PREFIX_UNKNOWN
-            if lacking := _lacking_terms(task, nbest[0]):
+            terms, tokens = task.constraints.terms, tuple(nbest[0].ids)
+            if lacking := sum(not contains(tokens, term) for term in terms):  # no output has all, so all were ignored
                 fit = self._positions is None or task.constraints.required_tokens <= self._positions
                 warning = _TERMS_FORBIDDEN if fit else _TERMS_TOO_LONG
                 self._terms[warning] += lacking
                 yield warning
             if task.attends and nbest[0].attention is None:
                 yield _UNALIGNED
-
-
-def _lacking_terms(task: Task, best: Hypothesis) -> int:
-    """Count the required terms that are missing because the search found no output with all terms and ignored them."""
-    return sum(not contains(tuple(best.ids), term) for term in task.constraints.terms)
