@@ -5,6 +5,7 @@ A single change takes over the paper's choice, and Muon the last model's.
 """
 
 import json
+from itertools import chain
 
 from corpora import CORPORA
 from steps import Recipe
@@ -73,7 +74,7 @@ with Recipe("modern", v.WORK) as run:
                 f"--output {folder}/translation.{target} --beam 4 --length-penalty 1.0 --precision fp32 --threads 1 "
                 f"--reference {test}.{target}.gz --sacrebleu 2>&1 | tee {folder}/scores.txt"
             )
-        run(f"python -m compare_architectures {' '.join(sum(folders.values(), []))} > {name}/costs.md")
+        run(f"python -m compare_architectures {' '.join(chain(*folders.values()))} > {name}/costs.md")
         named = " ".join(f'"{model}={" ".join(own)}"' for model, own in folders.items())
         run(f"python -m compare {named} > {name}/bleu.md")
         run(f"tail -n +1 {name}/bleu.md {name}/costs.md > {name}/report.md")
