@@ -37,7 +37,7 @@ with Recipe("modern", v.WORK) as run:
         run(
             f"nmt-train {data} --save-dir {folder}/checkpoints --seed {seed} {options} --precision {v.PRECISION} "
             f"--batch-tokens 2048 --max-tokens 1024 --lr-schedule linear --warmup-updates {updates // 10} "
-            f"--max-updates {updates} --save-minutes 0 --validate-every {v.VALIDATE_EVERY} --valid-bleu --keep-last 1",
+            f"--max-updates {updates} --save-minutes 0 --validate-every {v.VALIDATE_EVERY} --valid-bleu --keep-last 3",
             machine=v.ON_DEVICE,
         )
 
@@ -69,8 +69,9 @@ with Recipe("modern", v.WORK) as run:
         folders = {model: [f"{name}/{model}/seed-{seed}" for seed in v.SEEDS] for model in models}
         for model, folder, seed in ((m, *pair) for m in models for pair in zip(folders[m], v.SEEDS, strict=True)):
             train(data, folder, models[model], seed, v.UPDATES * 7 // 10 if model == "all-70%" else v.UPDATES)
+            run(f"nmt-average {folder}/checkpoints --last 3 --output {folder}/averaged.pt")
             run(
-                f"nmt-generate --checkpoint {folder}/checkpoints/checkpoint_best.pt --input {test}.{corpus.source}.gz "
+                f"nmt-generate --checkpoint {folder}/averaged.pt --input {test}.{corpus.source}.gz "
                 f"--output {folder}/translation.{target} --beam 4 --length-penalty 1.0 --precision fp32 --threads 1 "
                 f"--reference {test}.{target}.gz --sacrebleu 2>&1 | tee {folder}/scores.txt"
             )
