@@ -1,13 +1,15 @@
-"""The cases of each part of the report, and their sizes."""
+"""The parts of the benchmark, their cases and their sizes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
 
+from gpu import environment
 from gpu.decoding import DecodingSetting, measure_decoding
-from gpu.measuring import Measurement
-from gpu.peers import measure_ctranslate2, measure_marian_decoding, measure_marian_training
+from gpu.measuring import KernelSetting, Measurement
+from gpu.peers import measure_ctranslate2
 from gpu.training import TrainingSetting, measure_training
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
@@ -15,32 +17,38 @@ from nmtkit.model.presets import PRESETS
 
 @dataclass(frozen=True)
 class Case:
-    """A measurement. Its rate is compared with that of the case `baseline` of the same part, if it has one."""
+    """A measurement, compared with that of the case `baseline` of the same part if it has one.
+
+    Without a measurement, it has printed its times and decisions.
+    """
 
     name: str
-    measure: Callable[[], Measurement]
+    measure: Callable[[], Measurement | None]
     baseline: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)  # of the environment
+    goal: float = 0.0  # tokens a second
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a report."""
+    """The sizes of the benchmark."""
 
     models: Mapping[str, TransformerConfig]
     vocabulary: int
     padded_vocabulary: int  # the next multiple of 64
-    small_update: int  # target tokens
-    large_update: int
+    update: int  # target tokens
     updates: int  # of a timed run
     repeats: int
     product: int  # width of the matrices of the environment's product
+    rows: int  # tokens of an update, for single kernels
+    heads: tuple[int, ...]  # of each model, for single kernels
+    decoded: tuple[int, ...]  # sentences of a decoding step, for single kernels
     sentences: int
-    search_batches: tuple[int, ...]  # source tokens
-    output: int  # tokens of each output beside peers
+    search_batches: tuple[int, int]  # source tokens
+    output: int  # tokens of each output compared with CTranslate2
     beam: int
-    seconds: float  # limit of a case
     compiler: str  # torch's backend
+    patience: float = 1.0  # factor of the seconds of a part
 
 
 def _preset(name: str) -> TransformerConfig:
@@ -53,71 +61,89 @@ FULL = Sizes(
     models={"base": _preset("transformer_base"), "big": _preset("transformer_big")},
     vocabulary=37_000,
     padded_vocabulary=37_056,
-    small_update=4096,
-    large_update=25_000,
+    update=25_000,
     updates=20,
     repeats=3,
     product=8192,
+    rows=25_088,
+    heads=(8, 16),
+    decoded=(256, 512, 1024),
     sentences=2400,
-    search_batches=(4096, 8192, 16_384, 32_768),
+    search_batches=(4096, 32_768),
     output=27,
     beam=4,
-    seconds=150,
     compiler="inductor",
 )
 QUICK = Sizes(
     models={"base": TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, heads=2)},
     vocabulary=100,
     padded_vocabulary=128,
-    small_update=200,
-    large_update=400,
+    update=400,
     updates=2,
     repeats=3,
     product=64,
+    rows=12,
+    heads=(1,),
+    decoded=(2,),
     sentences=12,
     search_batches=(64, 256),
     output=6,
     beam=2,
-    seconds=60,
     compiler="eager",
+    patience=100.0,
 )
+_TRAINING_GOALS = {"base": 850e3, "big": 325e3}  # tokens a second on an H100
+_DECODING_GOALS = {"base": 150e3, "big": 80e3}
+
+
+def kernel_cases(name: str, sizes: Sizes, device: str) -> list[Case]:
+    """One case: the function of `gpu.timings` with this name."""
+    return [Case("kernels", partial(_time, name, _kernels(sizes, device)))]
+
+
+def _time(name: str, *settings: object) -> None:
+    getattr(import_module("gpu.timings"), name)(*settings)  # imported here, because it needs Triton
+
+
+def check_cases(sizes: Sizes, device: str) -> list[Case]:
+    """The environment, and the errors of the kernels."""
+    facts = partial(environment.show, device, sizes.product)
+    return [Case("environment", facts), *kernel_cases("check", sizes, device)]
+
+
+def update_cases(sizes: Sizes, device: str) -> list[Case]:
+    """An update of each model, launched by the host and as a graph."""
+    settings = {model: replace(_training(sizes, device, model), updates=8) for model in sizes.models}
+    return [
+        Case(model, partial(_time, "update", _kernels(sizes, device), setting)) for model, setting in settings.items()
+    ]
 
 
 def training_cases(sizes: Sizes, device: str) -> list[Case]:
-    """Each model with small and large updates of one micro-batch, and with --compile."""
+    """Each model without and with --compile."""
     cases = []
     for model in sizes.models:
-        small, large = (_training(sizes, device, model, size) for size in (sizes.small_update, sizes.large_update))
-        settings = {
-            f"{small.batch_tokens:,} tokens an update": small,
-            f"{large.batch_tokens:,} tokens an update": large,
-            f"{large.batch_tokens:,} tokens an update, --compile": replace(large, compiled="whole"),
-        }
-        names = [f"{model}, {name}" for name in settings]
-        for name, setting in zip(names, settings.values(), strict=True):
-            cases.append(Case(name, partial(measure_training, setting), names[1] if setting.compiled else ""))
+        setting = _training(sizes, device, model)
+        cases += [
+            Case(model, partial(measure_training, setting), goal=_TRAINING_GOALS[model]),
+            Case(f"{model}, --compile", partial(measure_training, replace(setting, compiled=True)), model),
+        ]
     return cases
 
 
 def technique_cases(sizes: Sizes, device: str) -> list[Case]:
-    """One technique changed at a time: the base model with large updates."""
-    setting = _training(sizes, device, "base", sizes.large_update)
+    """The base model with one technique changed at a time, and the default."""
+    setting = _training(sizes, device, "base")
     changes: dict[str, dict[str, Any]] = {
+        "vocabulary of a multiple of 64": {"vocabulary": sizes.padded_vocabulary},
+        "sums of split products in bf16": {"exact_sums": False},
         "padding instead of packing": {"packing": False},
-        "packed attention by varlen_attn": {"small_tiles": False},
-        "loss without the fused kernel": {"fused_loss": False},
-        "cuDNN attention allowed, padding": {"cudnn_attention": True, "packing": False},
-        "attention of separate operators, padding": {"fused_attention": False, "packing": False},
+        "the host waits for each update": {"runs_ahead": False},
         "activations in fp32": {"half_activations": False},
         "Adam of separate operators": {"fused_adam": False},
-        "the host waits for each update": {"runs_ahead": False},
-        f"micro-batches of {sizes.small_update:,} tokens": {"max_tokens": sizes.small_update},
-        f"vocabulary of {sizes.padded_vocabulary:,}, a multiple of 64": {"vocabulary": sizes.padded_vocabulary},
-        "activation checkpointing": {"checkpointing": True},
-        "fp16 with loss scaling": {"precision": "fp16"},
-        "fp32, padding": {"precision": "fp32", "packing": False},
-        "each layer compiled separately": {"compiled": "layers"},
-        "encoder and decoder compiled as a whole": {"compiled": "whole"},
+        "packed attention by varlen_attn": {"small_tiles": False},
+        "cuDNN attention allowed, padding": {"cudnn_attention": True, "packing": False},
+        "loss without the fused kernel": {"fused_loss": False},
     }
     cases = [Case(DEFAULT, partial(measure_training, setting))]
     for name, change in changes.items():
@@ -127,76 +153,73 @@ def technique_cases(sizes: Sizes, device: str) -> list[Case]:
     return cases
 
 
-DEFAULT = "defaults"
+DEFAULT = "default"
 
 
 def decoding_cases(sizes: Sizes, device: str) -> list[Case]:
-    """Each model with batches of several sizes, and the largest in fp16."""
-    cases = []
-    for model in sizes.models:
-        smallest, largest = f"{model}, {sizes.search_batches[0]:,} tokens a batch", sizes.search_batches[-1]
-        for tokens in sizes.search_batches:
-            name = f"{model}, {tokens:,} tokens a batch"
-            setting = _decoding(sizes, device, model, tokens)
-            cases.append(Case(name, partial(measure_decoding, setting), "" if name == smallest else smallest))
-        half = replace(_decoding(sizes, device, model, largest), precision="fp16")
-        cases.append(Case(f"{model}, {largest:,} tokens a batch, fp16", partial(measure_decoding, half), smallest))
-    return cases
-
-
-def search_technique_cases(sizes: Sizes, device: str) -> list[Case]:
-    """One technique changed at a time: the base model with the largest batches, or with the smallest."""
-    smallest, *_, largest = sizes.search_batches
-    few, many = (_decoding(sizes, device, "base", tokens) for tokens in (smallest, largest))
-    small = f"batches of {smallest:,} tokens"
-    cases = [Case(DEFAULT, partial(measure_decoding, many)), Case(small, partial(measure_decoding, few), DEFAULT)]
-    changes: dict[str, tuple[DecodingSetting, str]] = {
-        "search with shapes that depend on the hypotheses": (replace(many, fixed_shapes=False), DEFAULT),
-        "candidates chosen from log-probabilities in fp32": (replace(many, half_logits=False), DEFAULT),
-        "candidates chosen in one stage": (replace(many, two_stages=False), DEFAULT),
+    """Each model with large batches; the base model with small ones and with one technique changed at a time."""
+    few, many = (_decoding(sizes, device, "base", tokens) for tokens in sizes.search_batches)
+    changes: dict[str, DecodingSetting] = {
+        "small batches": few,
+        "search with shapes that depend on the hypotheses": replace(many, fixed_shapes=False),
+        "candidates chosen from log-probabilities in fp32": replace(many, half_logits=False),
+        "candidates chosen in one stage": replace(many, two_stages=False),
     }
-    return cases + [
-        Case(name, partial(measure_decoding, setting), baseline) for name, (setting, baseline) in changes.items()
+    models = {model: _decoding(sizes, device, model, sizes.search_batches[1]) for model in sizes.models}
+    return [
+        *(
+            Case(model, partial(measure_decoding, setting), goal=_DECODING_GOALS[model])
+            for model, setting in models.items()
+        ),
+        *(Case(name, partial(measure_decoding, setting), "base") for name, setting in changes.items()),
     ]
 
 
 def peer_cases(sizes: Sizes, device: str) -> list[Case]:
-    """nmtkit, Marian and CTranslate2 in turn, for each model."""
+    """nmtkit and CTranslate2 in turn, for each model; all outputs have the same length."""
     cases = []
     for model in sizes.models:
-        training = _training(sizes, device, model, sizes.large_update)
-        ours = f"{model}, training: nmtkit"
+        setting = replace(_decoding(sizes, device, model, sizes.search_batches[1] // 2), length=sizes.output)
+        half = replace(setting, precision="fp16" if device != "cpu" else "fp32")
         cases += [
-            Case(ours, partial(measure_training, training)),
-            Case(f"{model}, training: Marian in transformers", partial(measure_marian_training, training), ours),
-        ]
-        decoding = replace(_decoding(sizes, device, model, sizes.search_batches[-2]), length=sizes.output)
-        half = replace(decoding, precision="fp16" if device != "cpu" else "fp32")
-        ours = f"{model}, decoding: nmtkit"
-        cases += [
-            Case(ours, partial(measure_decoding, decoding)),
-            Case(f"{model}, decoding: Marian in transformers", partial(measure_marian_decoding, decoding), ours),
-            Case(f"{model}, decoding: CTranslate2", partial(measure_ctranslate2, decoding), ours),
-            Case(f"{model}, decoding: CTranslate2, fp16", partial(measure_ctranslate2, half), ours),
+            Case(f"{model}, nmtkit", partial(measure_decoding, setting)),
+            Case(f"{model}, CTranslate2", partial(measure_ctranslate2, setting), f"{model}, nmtkit"),
+            Case(f"{model}, CTranslate2, fp16", partial(measure_ctranslate2, half), f"{model}, nmtkit"),
         ]
     return cases
 
 
-PARTS: dict[str, Callable[[Sizes, str], list[Case]]] = {
-    "training": training_cases,
-    "techniques": technique_cases,
-    "decoding": decoding_cases,
-    "search techniques": search_technique_cases,
-    "peers": peer_cases,
+class Part(NamedTuple):
+    """Cases that are measured within so many seconds."""
+
+    seconds: float
+    cases: Callable[[Sizes, str], list[Case]]
+
+
+PARTS = {
+    "check": Part(60, check_cases),
+    "update": Part(40, update_cases),
+    "attention": Part(45, partial(kernel_cases, "attention")),
+    "norm": Part(25, partial(kernel_cases, "norm")),
+    "loss": Part(25, partial(kernel_cases, "loss")),
+    "decode": Part(45, partial(kernel_cases, "decode")),
+    "gemm": Part(25, partial(kernel_cases, "gemm")),
+    "training": Part(100, training_cases),
+    "techniques": Part(95, technique_cases),
+    "decoding": Part(80, decoding_cases),
+    "peers": Part(60, peer_cases),
 }
 
 
-def _training(sizes: Sizes, device: str, model: str, batch_tokens: int) -> TrainingSetting:
+def _kernels(sizes: Sizes, device: str) -> KernelSetting:
+    return KernelSetting(device, _precision(device), sizes.rows, sizes.vocabulary, sizes.heads, sizes.decoded)
+
+
+def _training(sizes: Sizes, device: str, model: str) -> TrainingSetting:
     return TrainingSetting(
         model=sizes.models[model],
         vocabulary=sizes.vocabulary,
-        batch_tokens=batch_tokens,
-        max_tokens=None,
+        batch_tokens=sizes.update,
         updates=sizes.updates,
         repeats=sizes.repeats,
         device=device,

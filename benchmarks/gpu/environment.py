@@ -1,4 +1,4 @@
-"""The machine and the software of a report, and two ceilings: the rates of a matrix product and of a copy."""
+"""The machine and the software, the rates of a matrix product and of a copy, and the costs of launches."""
 
 import os
 import platform
@@ -19,9 +19,48 @@ from nmtkit.machine.precision import resolve_device, resolve_precision
 from nmtkit.model.flops import peak_flops
 from nmtkit.model.kernels import loss_kernel_on
 
-_PACKAGES = ("torch", "triton", "transformers", "ctranslate2")
-IDENTITY = ("sizes", "device", "GPU", "nmtkit", *_PACKAGES)  #: facts that must be equal for the results of one report
+_PACKAGES = ("torch", "triton", "ctranslate2")
 _RUNS = 10  # of a product or a copy
+_LAUNCHES = 2000
+_CHEAP_LAUNCH = 10e-6  # seconds
+
+
+def show(device_name: str, product_size: int) -> None:
+    """Print the facts, and whether launches matter."""
+    for name, fact in describe(device_name, product_size).items():
+        print(f"{name}: {fact}", flush=True)
+    device = resolve_device(device_name)
+    x = torch.zeros(8, device=device)
+
+    def launch() -> None:
+        for _ in range(_LAUNCHES):
+            x.add_(1)
+
+    launch()
+    synchronize(device)
+    start = time.perf_counter()
+    launch()
+    host = (time.perf_counter() - start) / _LAUNCHES
+    node = _seconds(captured(launch, device), device) / _LAUNCHES
+    print(f"a launch: {1e6 * host:.1f} µs of the host; a node of a graph: {1e6 * node:.2f} µs", flush=True)
+    verdict = "launches are cheap: kernels first" if host < _CHEAP_LAUNCH else "launches are dear: graphs first"
+    print(f"decision: {verdict}", flush=True)
+
+
+def captured(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """The same work as one CUDA graph, on a GPU."""
+    if device.type == "cpu":
+        return work
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        work()
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
 
 
 def describe(device_name: str, product_size: int) -> dict[str, Any]:

@@ -1,26 +1,28 @@
-"""Repeated runs of the same work, with the kernels that a GPU ran and the time that it was idle."""
+"""Times of kernels, and of repeated runs of the same work with the kernels that a GPU ran and its idle time."""
 
-import re
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from gpu.isolation import describe_error
+from nmtkit.machine.precision import resolve_device, resolve_precision
 
 _KERNELS = 8  # of a case, those that take most of the time
+HEAD = 64  # width of a head of single kernels
 _LONGEST_NAME = 70  # characters of a kernel's name
-_ATTENTION = re.compile(r"aten::_scaled_dot_product_(?!.*_backward)(\w+)")
 
 
 @dataclass(frozen=True)
 class Profile:
     """A short run under torch's profiler."""
 
-    attention: list[str] = field(default_factory=list)  # operators that computed fused attention
     idle: float | None = None  # fraction of the time without a kernel
     kernels: dict[str, float] = field(default_factory=dict)  # fraction of the kernels' time, largest first
     failure: str = ""
@@ -39,6 +41,51 @@ class Measurement:
     def rate(self) -> float:
         """Tokens a second: the median."""
         return statistics.median(self.rates)
+
+    def __str__(self) -> str:
+        facts = [f"{self.rate:,.0f} tokens/s ({min(self.rates):,.0f} to {max(self.rates):,.0f})"]
+        if self.utilization is not None:
+            facts.append(f"utilization {self.utilization:.1%}")
+        if self.profile.idle is not None:
+            facts.append(f"idle {self.profile.idle:.1%}")
+        if self.peak_memory is not None:
+            facts.append(f"{self.peak_memory / 2**30:.1f} GiB")
+        facts += [self.profile.failure, *(f"{name} {share:.0%}" for name, share in self.profile.kernels.items())]
+        return "; ".join(filter(None, facts))
+
+
+@dataclass(frozen=True)
+class KernelSetting:
+    """The sizes of the tensors."""
+
+    device: str
+    precision: str
+    tokens: int  # of an update on each side
+    vocabulary: int
+    heads: tuple[int, ...]  # of each model, 64 wide
+    sentences: tuple[int, ...]  # of a decoding step
+
+    def random(self, *shape: int) -> Tensor:
+        """Random numbers in the precision of products."""
+        device = resolve_device(self.device)
+        return torch.randn(shape, device=device).to(resolve_precision(self.precision, device))
+
+    def time(self, name: str, work: Callable[[], object], leaves: Sequence[Tensor] = (), flop: float = 0.0) -> float:
+        """Print and return the median time in milliseconds; infinite for a failure."""
+        try:
+            work()
+            start = time.perf_counter()
+            if self.device == "cpu":
+                work()
+                found = 1e3 * (time.perf_counter() - start)
+            else:
+                options = {"warmup": 10, "rep": 60, "grad_to_none": list(leaves) or None, "return_mode": "median"}
+                found = float(import_module("triton.testing").do_bench(work, **options))
+        except Exception as error:
+            print(f"{name}: failed: {describe_error(error)}", flush=True)
+            return math.inf
+        print(f"{name}: {1e3 * found:,.1f} µs{f', {1e-9 * flop / found:,.0f} TFLOP/s' if flop else ''}", flush=True)
+        return found
 
 
 def synchronize(device: torch.device) -> None:
@@ -66,14 +113,9 @@ def measure(work: Callable[[], int], sample: Callable[[], object], repeats: int,
 
 
 def _profile(sample: Callable[[], object], device: torch.device) -> Profile:
-    with profile(activities=[ProfilerActivity.CPU]) as operators:
-        sample()
-        synchronize(device)
-    names = (_ATTENTION.fullmatch(event.key) for event in operators.key_averages())
-    attention = sorted({name[1] for name in names if name})
     if device.type != "cuda":
-        return Profile(attention)
-    with profile(activities=[ProfilerActivity.CUDA]) as kernels:  # alone, because the other slows down the host
+        return Profile()
+    with profile(activities=[ProfilerActivity.CUDA]) as kernels:
         start = time.perf_counter()
         sample()
         synchronize(device)
@@ -81,7 +123,7 @@ def _profile(sample: Callable[[], object], device: torch.device) -> Profile:
     times = {event.key: event.self_device_time_total / 1e6 for event in kernels.key_averages()}
     busy = sum(times.values())
     if not busy:
-        return Profile(attention, failure="the profiler saw no kernels")
+        return Profile(failure="the profiler saw no kernels")
     largest = sorted(times, key=lambda name: times[name], reverse=True)[:_KERNELS]
     shares = {name[:_LONGEST_NAME]: times[name] / busy for name in largest}
-    return Profile(attention, max(0.0, 1 - busy / seconds), shares)
+    return Profile(max(0.0, 1 - busy / seconds), shares)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu.lengths import clip, news_lengths
+from gpu.lengths import pair_lengths
 from gpu.measuring import Measurement, measure
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import BatchSampler
@@ -20,8 +20,8 @@ from nmtkit.data.mixture import MicroBatch
 from nmtkit.data.packing import MicroBatchTensors, Share, SideLengths, make_packed_batch, pack_micro_batches
 from nmtkit.machine.host_copy import HostCopy
 from nmtkit.machine.precision import resolve_device, resolve_precision
-from nmtkit.model import attention, transformer
 from nmtkit.model import packed_attention as packing
+from nmtkit.model import transformer
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.flops import peak_flops, training_flops
@@ -41,7 +41,6 @@ SMOOTHING = 0.1
 LEARNING_RATE = 1e-4
 PROFILED = 3  # updates
 _PAIRS = 100_000
-_SPREAD = 0.15  # standard deviation of a source's length relative to its target's
 
 
 @dataclass(frozen=True)
@@ -51,18 +50,16 @@ class TrainingSetting:
     model: TransformerConfig
     vocabulary: int  # pieces, shared by both sides
     batch_tokens: int  # target tokens of an update
-    max_tokens: int | None  # tokens of a micro-batch on each side, with padding; None: as many as an update has
     updates: int  # in a timed run
     repeats: int  # timed runs
     device: str
     precision: str
-    compiled: str = ""  # "whole", as with --compile, or "layers": each layer alone
+    compiled: bool = False  # as with --compile
     compiler: str = "inductor"  # torch's backend
     packing: bool = True  # sentences of all lengths in a micro-batch, without padding
     small_tiles: bool = True  # nmtkit's choice of a kernel for packed attention; otherwise `varlen_attn`
-    checkpointing: bool = False  # of activations
     cudnn_attention: bool = False  # allow torch to choose it
-    fused_attention: bool = True
+    exact_sums: bool = True  # of split products in bf16
     fused_loss: bool = True
     fused_adam: bool = True
     half_activations: bool = True  # between sub-layers, if products are in bf16
@@ -80,9 +77,9 @@ class Update(NamedTuple):
 def make_updates(setting: TrainingSetting) -> list[Update]:
     """The updates of a timed run, in pinned memory if there is a GPU."""
     random = np.random.default_rng(SEED)
-    target = news_lengths(random, _PAIRS)
-    source = clip(target * random.normal(1, _SPREAD, _PAIRS))
-    batches = _batches(setting, source, target)
+    source, target = pair_lengths(random, _PAIRS)
+    batches = BatchConfig(batch_tokens=setting.batch_tokens, packing="on" if setting.packing else "off")
+    batches = replace(batches, max_tokens=largest_update(int(source.sum()), int(target.sum()), batches))
     sampler = BatchSampler(source, target, setting.batch_tokens, batches.planned_tokens, SEED)
     updates = []
     for update in islice(sampler.epoch(1), setting.updates):
@@ -99,13 +96,6 @@ def make_updates(setting: TrainingSetting) -> list[Update]:
         flops = training_flops(setting.model, setting.vocabulary, source[rows], target[rows])
         updates.append(Update(list(enumerate(tensors)), int(target[rows].sum()), flops))
     return updates
-
-
-def _batches(setting: TrainingSetting, source: SideLengths, target: SideLengths) -> BatchConfig:
-    """The options of nmt-train, with the micro-batches of `--max-tokens auto` on a GPU with enough memory."""
-    batches = BatchConfig(batch_tokens=setting.batch_tokens, packing="on" if setting.packing else "off")
-    tokens = setting.max_tokens or largest_update(int(source.sum()), int(target.sum()), batches)
-    return replace(batches, max_tokens=tokens)
 
 
 def _lengths_of(source: SideLengths, target: SideLengths, micro_batch: MicroBatch) -> tuple[SideLengths, SideLengths]:
@@ -132,11 +122,10 @@ class Training:
         torch.manual_seed(SEED)
         self.setting = setting
         self.model = make_model(setting.model, setting.vocabulary, setting.vocabulary).to(device)
-        self.model.activation_checkpointing = setting.checkpointing
         precision = resolve_precision(setting.precision, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
         ranks = Ranks(device)
-        limit = setting.max_tokens or 2 * setting.batch_tokens  # more than all updates have
+        limit = 2 * setting.batch_tokens  # more than all updates have
         self.gradient = UpdateGradient(
             MicroBatchLoss(self.model, SMOOTHING), ranks, precision, self.scaler, SEED, limit
         )
@@ -153,7 +142,7 @@ class Training:
         waiting: HostCopy | None = None
         for number, update in enumerate(updates, 1):
             losses, _ = self.gradient.compute(number, update.share, update.tokens, votes=())
-            numbers = HostCopy(torch.cat((losses, self._step().double().unsqueeze(0))))
+            numbers = HostCopy(torch.cat((losses, self.step().double().unsqueeze(0))))
             if not self.setting.runs_ahead:
                 numbers.read()
             elif waiting is not None:
@@ -163,7 +152,7 @@ class Training:
             raise MemoryError(f"out of memory: retried with {str(self.gradient.limits) or 'freed caches'}")
         return sum(update.tokens for update in updates)
 
-    def _step(self) -> Tensor:
+    def step(self) -> Tensor:
         """Take a step of Adam, and return the norm of the gradient."""
         if self.setting.fused_adam:
             return take_step(self.model, self.optimizer, self.scaler, LEARNING_RATE)
@@ -177,15 +166,12 @@ class Training:
 def _changed(setting: TrainingSetting) -> Iterator[None]:
     """Change torch's settings, and disable the optimizations that the setting does not have."""
     torch.backends.cuda.enable_cudnn_sdp(setting.cudnn_attention)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = not setting.exact_sums
     with contextlib.ExitStack() as stack:
         compile_with = partial(torch.compile, backend=setting.compiler)
         stack.enter_context(mock.patch.object(torch, "compile", compile_with))
-        if setting.compiled == "layers":
-            stack.enter_context(mock.patch.object(transformer.Transformer, "graphs", ()))
         if not setting.small_tiles:
             stack.enter_context(mock.patch.object(packing, "attend_sentences", packing._varlen_attn()))
-        if not setting.fused_attention:
-            stack.enter_context(mock.patch.object(attention, "_fused_pays", return_value=False))
         if not setting.fused_loss:
             stack.enter_context(mock.patch.object(loss, "_kernel_for", return_value=None))
         if not setting.half_activations:
@@ -202,16 +188,9 @@ def measure_training(setting: TrainingSetting) -> Measurement:
         measurement = measure(
             lambda: training.run(updates), lambda: training.run(updates[:PROFILED]), setting.repeats, device
         )
-    return with_utilization(measurement, updates, device, setting.precision)
-
-
-def with_utilization(
-    measurement: Measurement, updates: list[Update], device: torch.device, precision: str
-) -> Measurement:
-    """Add the utilization of a GPU whose peak rate is known."""
     peak = None
     if device.type == "cuda":
-        half = resolve_precision(precision, device) != torch.float32
+        half = resolve_precision(setting.precision, device) != torch.float32
         peak = peak_flops(torch.cuda.get_device_name(device), half)
     if not peak:
         return measurement

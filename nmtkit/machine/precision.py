@@ -85,10 +85,12 @@ def prepare_gpu() -> None:
 
     * No cuDNN attention, because it builds a graph for each new shape in about 45 ms, and shapes rarely repeat.
     * No TF32, so that fp32 means fp32. By default, cuDNN uses TF32 for convolutions and recurrent layers.
+    * No bf16 sums of split products: the gradient of a weight is a sum over all tokens of an update.
     * Expandable memory segments, which fragment less when shapes vary. The user's setting takes precedence.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 

@@ -1,11 +1,9 @@
 """The benchmarks run; their measurements are not checked."""
 
-import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import table1
@@ -41,11 +39,8 @@ def test_the_exponent_of_a_power_law_is_recovered(b: float) -> None:
 
 
 @pytest.mark.slow
-def test_every_case_of_the_gpu_report_runs_on_a_cpu_where_its_packages_are_installed(tmp_path: Path) -> None:
-    run("gpu_report.py", "--device", "cpu", "--quick", "--output", tmp_path / "report")
-    results = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["results"]
-    assert {result["part"] for result in results} == set(PARTS)
-    failures = [result["failure"] for result in results if result["measurement"] is None]
-    assert all(failure.startswith("ModuleNotFoundError") for failure in failures), failures
-    table = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert all(f"| {result['name']} |" in table for result in results)
+def test_every_case_of_the_gpu_report_runs_on_a_cpu_where_its_packages_are_installed() -> None:
+    shown = run("gpu_report.py", "--device", "cpu", "--quick")
+    assert re.findall(r"^== (\w+)$", shown, re.MULTILINE) == list(PARTS)
+    failures = [line for line in shown.splitlines() if "failed: " in line]
+    assert all("failed: ModuleNotFoundError" in failure for failure in failures), failures

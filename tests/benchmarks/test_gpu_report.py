@@ -1,6 +1,5 @@
-"""The GPU report: failures of its cases, and its tables."""
+"""The GPU report: failures of its cases, its limits and its decisions."""
 
-import json
 import os
 import subprocess
 import time
@@ -8,13 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import click
 import gpu_report
 import pytest
+from gpu.cases import FULL, PARTS, Case, Part
 from gpu.environment import nmtkit_version
 from gpu.isolation import CaseError, run_isolated
-from gpu.measuring import Measurement, Profile
-from gpu.results import Report, Result
+from gpu.measuring import Measurement
 
 from nmtkit.version import __version__
 
@@ -37,40 +35,28 @@ def test_an_exception_a_crash_and_a_hang_of_a_case_become_its_reason() -> None:
     assert reason(partial(time.sleep, 1000.0), seconds=1.0) == "no result within 1 s"
 
 
-def test_the_report_has_medians_ratios_and_failures() -> None:
-    profile = Profile(["flash_attention"], 0.25, {"gemm": 0.5})
-    first = Measurement([1000.0, 3000.0, 2000.0], 3 << 30, 0.4, profile)
-    results = [
-        Result("training", "default", "", 1.0, first),
-        Result("training", "faster", "default", 1.0, Measurement([5000.0])),
-        Result("training", "broken", "default", 1.0, failure="RuntimeError: a | b"),
+def test_a_decision_needs_a_difference_of_3_percent_and_ranges_that_do_not_overlap() -> None:
+    def decided(*rates: float) -> list[str]:
+        found = {"default": Measurement([1000.0, 1020.0, 980.0]), "changed": Measurement(list(rates))}
+        return gpu_report.decisions(Case("changed", lambda: None, "default"), found)
+
+    assert decided(1050, 1100, 1150) == ["changed: faster than default, 1.10 of its rate"]
+    assert decided(850, 900, 950) == ["changed: slower than default, 0.90 of its rate"]
+    assert decided(1010, 1100, 1150) == ["changed: no difference from default, 1.10 of its rate"]
+    assert decided(1021, 1022, 1023) == ["changed: no difference from default, 1.02 of its rate"]
+    assert gpu_report.decisions(Case("changed", lambda: None, "failed", goal=5.0), {"changed": Measurement([6.0])}) == [
+        "goal of 5: reached"
     ]
-    report = Report({"GPU": "a card"}, results)
-    rows = [line for line in report.to_markdown().splitlines() if line.startswith("|")]
-    assert "| GPU | a card |" in rows
-    assert "| default | 2,000 | 1,000–3,000 |  |  | 40.0% | 25.0% | 3.0 | flash_attention |" in rows
-    assert "| faster | 5,000 | 5,000–5,000 | 2.50 | default |  |  |  | not torch's |" in rows
-    assert "| broken | failed: RuntimeError: a / b |  |  |  |  |  |  |  |" in rows
-    assert "training, default: `gemm` 50%" in report.to_markdown()
-    assert json.loads(report.to_json())["results"][0]["measurement"]["rates"] == [1000.0, 3000.0, 2000.0]
 
 
-def test_a_report_is_completed_in_the_same_environment_only(tmp_path: Path) -> None:
-    environment = {"sizes": "quick", "GPU": "a card", "torch": "2.13", "nmtkit": "1.0 123abc"}
-    profile = Profile(["flash_attention"], 0.25, {"gemm": 0.5})
-    measured = Result("training", "default", "", 1.0, Measurement([1000.0], 3 << 30, 0.4, profile))
-    report = Report(environment, [measured, Result("training", "broken", "default", 1.0, failure="no memory")])
-    gpu_report.write(report, tmp_path / "report")
-    again = gpu_report.begin({**environment, "copy, GB/s": 3.0}, tmp_path / "report")
-    assert again == report
-    assert again.has("training", "default")
-    assert not again.has("training", "broken")
-    again.add(Result("training", "broken", "default", 1.0, Measurement([500.0])))
-    assert [result.name for result in again.results] == ["default", "broken"]
-    for other in ({"torch": "2.14"}, {"nmtkit": "1.0 456def"}):
-        with pytest.raises(click.ClickException, match="use a different --output"):
-            gpu_report.begin({**environment, **other}, tmp_path / "report")
-    assert not gpu_report.begin(environment, tmp_path / "other").results
+def test_all_parts_take_ten_minutes_and_a_part_stops_at_its_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sum(part.seconds for part in PARTS.values()) <= 600
+    cases = [Case("hangs", partial(time.sleep, 1000.0)), Case("waits", partial(time.sleep, 0.0))]
+    monkeypatch.setitem(PARTS, "check", Part(1.0, lambda sizes, device: cases))
+    assert gpu_report.measure_part("check", FULL, "cpu") == 2
+    assert "waits: failed: not begun: the part has used its 1 s" in capsys.readouterr().out
 
 
 def test_the_version_of_nmtkit_has_the_commit_of_a_checkout_and_whether_it_was_changed(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class AnyOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(name, torch.zeros_like(args[0]).index_add(args[1], args[2], torch.ones_like(args[3])))
         elif name in PUTTING and len(args) > 3 and args[3]:  # (self, indices, numbers, accumulate)
             self._note(name, torch.zeros_like(args[0]).index_put(args[1], torch.ones_like(args[2]), accumulate=True))
-        elif name == "embedding_dense_backward" and not torch.are_deterministic_algorithms_enabled():
+        elif name == "embedding_dense_backward" and 30 * args[2] < args[1].numel():  # torch 2.11 to 2.13
             self._note(name, args[1].flatten().bincount())
         return operator(*args, **(kwargs or {}))
 
@@ -87,17 +87,18 @@ def test_no_gradient_on_a_gpu_is_a_sum_in_any_order(model: str, packed: bool, mo
 
 
 @pytest.mark.parametrize("fixed", [None, 1])
-def test_looking_up_rows_on_a_gpu_has_the_gradient_of_a_cpu_and_restores_the_settings_of_torch(
-    fixed: int | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("count", [6, 600])  # torch adds atomically to a table with few rows
+def test_looking_up_rows_on_a_gpu_has_the_gradient_of_a_cpu_in_a_fixed_order(
+    count: int, fixed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, ids, factors = torch.randn(5, 3), torch.tensor([[4, 0, 4], [1, 1, 4]]), torch.randn(2, 3, 3)
+    table, ids, factors = torch.randn(5, 3), torch.randint(5, (2, count // 2)), torch.randn(2, count // 2, 3)
     expected = torch.zeros(5, 3).index_add_(0, ids.flatten(), factors.flatten(0, 1))
     if fixed is not None:
         expected[fixed] = 0
-    with fake_gpu(monkeypatch):
+    with fake_gpu(monkeypatch), AnyOrder() as any_order:
         on_gpu = table.to(GPU).requires_grad_()
         rows = look_up(ids.to(GPU), on_gpu, fixed)
         (found,) = torch.autograd.grad((rows * factors.to(GPU)).sum(), on_gpu)
+    assert not any_order.found
     assert torch.equal(rows.cpu(), table[ids])
     assert_close(found.cpu(), expected)
-    assert not torch.are_deterministic_algorithms_enabled()
