@@ -10,22 +10,14 @@ import operator
 import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, chain, groupby
-from random import Random
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from nmtkit.data.binary import Indices
-from nmtkit.data.corpus import Dataset, Split
-from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
 from nmtkit.text.spm_model import ModelType, Piece, PieceType, read_model
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, SPACE, Tokenizer
-from nmtkit.text.vocabulary import EOS, UNK
+from nmtkit.text.vocabulary import UNK
 
-Drawn = tuple[NDArray[np.int64], NDArray[np.int32]]  # tokens, lengths
 Draw = Callable[[], float]  # a random number in [0, 1)
 # Samples ids for a word, or for a text if pieces can span words; None if a piece is not in the vocabulary.
 Segmenter = Callable[[str, Draw], Sequence[int] | None]
@@ -33,43 +25,6 @@ Scores = dict[str, tuple[float, int]]  # score and id of each normal piece
 
 _MAX_CACHED_CHARACTERS = 32  # longer words rarely occur again
 _MAX_CACHED = 1 << 18  # words or partial segmentations, about 120 MB
-
-
-class SubwordSampling:
-    """Reads the sentence pairs of a split with a new random segmentation every epoch.
-
-    `rate` is the dropout rate of merges for BPE, and α for unigram. A sentence keeps its stored segmentation if the
-    sample has more than `longest` tokens with EOS. Raises UserError if the dataset has no model to sample from.
-    """
-
-    def __init__(self, dataset: Dataset, split: Split, rate: float, longest: int, seed: int) -> None:
-        self._longest, self._seed = longest, seed
-        source = Resegmenter(dataset.source, rate)
-        target = source if dataset.target is dataset.source else Resegmenter(dataset.target, rate)
-        self._sides = (split.source, source), (split.target, target)
-
-    def gather(self, epoch: int, pairs: Indices) -> tuple[Drawn, Drawn]:
-        """Read several pairs (n,), and return for each side the concatenated tokens (T,) and sentence lengths (n,)."""
-        source: list[list[int]] = []
-        target: list[list[int]] = []
-        stored_sides = [_without_eos(file, pairs) for file, _ in self._sides]
-        for number, pair in enumerate(pairs.tolist()):
-            draw = Random((self._seed << 32 | epoch) << 64 | pair).random
-            for drawn, sentences, (_, resegment) in zip((source, target), stored_sides, self._sides, strict=True):
-                stored = sentences[number]
-                ids = resegment(stored, draw)
-                drawn.append([*(ids if len(ids) < self._longest else stored), EOS])
-        return _concatenate(source), _concatenate(target)
-
-
-def _without_eos(file: Sentences, sentences: Indices) -> list[list[int]]:
-    tokens, lengths = file.gather(sentences)
-    return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths)[:-1])]
-
-
-def _concatenate(sentences: list[list[int]]) -> Drawn:
-    lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
-    return np.fromiter(chain.from_iterable(sentences), np.int64, int(lengths.sum())), lengths
 
 
 class Resegmenter:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nmtkit.config import Config, OptionGroups, flag, option
+from nmtkit.data.augmentation import DEFAULT, MODIFIERS, parse
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import MAX_BEAM
 from nmtkit.errors import UserError
@@ -61,9 +62,18 @@ class BatchConfig(Config):
         help="Resample the subwords of training sentences in every epoch: BPE-dropout rate, or α of a unigram model "
         "(usually 0.1). 0: off.",
     )
+    augment: str = option(
+        "",
+        metavar="NAME=P,…",
+        unset="none",
+        help=f"Rewrite training pairs with these probabilities, for rough input: {', '.join(MODIFIERS)}. "
+        f"default: {DEFAULT}.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.augment:
+            parse(self.augment)
         if self.mix is not None and self.mix_temperature is not None:
             raise UserError("--mix and --mix-temperature are mutually exclusive: use one of them")
         for weight in self.weights or ():

@@ -19,7 +19,7 @@ from nmtkit.data.packing import (
     pack_micro_batches,
     packed_size,
 )
-from nmtkit.data.subwords import SubwordSampling
+from nmtkit.data.sampling import PairSampling
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.ranks import Ranks
 
@@ -46,7 +46,7 @@ class Work:
         return list(zip(self.numbers, self.batches, strict=True))
 
     def with_exact_counts(self, share: Share, ranks: Ranks) -> "Work":
-        """Return this work with exact token counts, because sampled subwords can be counted only now. Collective."""
+        """Return this work with exact token counts, because sampled pairs can be counted only now. Collective."""
         datasets, mine = self.datasets, [0] * len(self.target_tokens)
         for number, batch in share:
             mine[datasets[number]] += batch.target_tokens
@@ -66,13 +66,13 @@ class Loader:
         rank: int,
         size: int,
         num_workers: int,
-        sampling: Sequence[SubwordSampling] = (),
+        sampling: Sequence[PairSampling] = (),
         pinned: bool = False,
         packed_tokens: int | None = None,
     ) -> None:
-        """`sampling` is the subword sampling of each split. `pinned` puts batches into page-locked memory, for
-        asynchronous copies to a GPU. With `packed_tokens`, sentences are packed into micro-batches of at most that
-        many tokens per side."""
+        """`sampling` is the sampling of each split's pairs, if they change. `pinned` puts batches into page-locked
+        memory, for asynchronous copies to a GPU. With `packed_tokens`, sentences are packed into micro-batches of at
+        most that many tokens per side."""
         self.splits, self.mixture, self.sampling, self.pinned = splits, mixture, sampling, pinned
         self.packed_tokens = packed_tokens
         self.rank, self.size, self.num_workers = rank, size, num_workers
@@ -137,19 +137,17 @@ def _prefetch(plans: Plans) -> Plans:
             yield plan
 
 
-def subword_sampling(
-    datasets: Sequence[Dataset], splits: Sequence[Split], options: TrainingOptions
-) -> list[SubwordSampling]:
-    """Create the subword sampling of each dataset for --subword-sampling; an empty list without the option.
+def pair_sampling(datasets: Sequence[Dataset], splits: Sequence[Split], options: TrainingOptions) -> list[PairSampling]:
+    """Create the sampling of each dataset for --subword-sampling and --augment; an empty list without the options.
 
     No sentence becomes longer than a micro-batch or the model's limit.
     """
     batches, limit = options.batches, options.model.length_limit
-    if not batches.subword_sampling:
+    if not (batches.subword_sampling or batches.augment):
         return []
     longest = min(batches.max_tokens, limit.tokens) if limit else batches.max_tokens
     return [
-        SubwordSampling(dataset, split, batches.subword_sampling, longest, seed_of(batches.seed, number))
+        PairSampling(dataset, split, batches.subword_sampling, longest, seed_of(batches.seed, number), batches.augment)
         for number, (dataset, split) in enumerate(zip(datasets, splits, strict=True))
     ]
 

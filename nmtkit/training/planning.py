@@ -53,14 +53,15 @@ class Rule(NamedTuple):
 
 _PRE_NORM = {"norm": "pre", "lr_schedule": "linear"}
 _SMALL = {"arch": "transformer_small", **_PRE_NORM, "max_tokens": 1024, "batch_tokens": 2048, "lr": 2e-3}
+_SMALLEST = {**_SMALL, "d_ff": 512, "optimizer": "muon", "lr": 4e-3}
 _BASE = {"arch": "transformer_base", **_PRE_NORM, "batch_tokens": 8192, "lr": 1e-3}
 _BIG = {"arch": "transformer_big", **_PRE_NORM, "batch_tokens": 25000, "lr": 7e-4}
 
 # For each size of corpus, the largest model first.
 RULES = (
-    Rule(5_000, 0, 60, {**_SMALL, "d_ff": 512, "dropout": 0.4, "attention_dropout": 0.1, "batch_tokens": 1024}),
-    Rule(15_000, 0, 50, {**_SMALL, "d_ff": 512, "dropout": 0.4, "batch_tokens": 1024}),
-    Rule(60_000, 0, 40, {**_SMALL, "d_ff": 512, "dropout": 0.3}),
+    Rule(5_000, 0, 60, {**_SMALLEST, "dropout": 0.4, "attention_dropout": 0.1, "batch_tokens": 1024}),
+    Rule(15_000, 0, 50, {**_SMALLEST, "dropout": 0.4, "batch_tokens": 1024}),
+    Rule(60_000, 0, 40, {**_SMALLEST, "dropout": 0.3}),
     Rule(400_000, 15, 40, {**_BASE, "d_ff": 1024, "dropout": 0.3, "batch_tokens": 4096}),
     Rule(400_000, 0, 40, {**_SMALL, "dropout": 0.2}),
     Rule(3_000_000, 8, 30, {**_BASE, "dropout": 0.1}),
@@ -101,22 +102,25 @@ def with_plan(
         speed = ranks.gather(measure(trial))[0]
         available = _SHARE * 60 * minutes * speed
         validations = _validations(data, available)
-        passes = max(0.0, available - validations * _cost_of_validation(data)) / data.tokens_per_epoch
-        if passes >= rule.least:
+        affordable = max(0.0, available - validations * _cost_of_validation(data)) / data.tokens_per_epoch
+        if affordable >= rule.least:
             break
-    tokens = min(passes, rule.most) * data.tokens_per_epoch
+    passes = min(affordable, rule.most)
+    dropout = round(rule.options["dropout"] * min(1.0, 2 * passes / rule.most), 2)
+    tokens = passes * data.tokens_per_epoch
     updates = given.get("max_updates") or max(validations, round(tokens / trial.batches.batch_tokens))
     averaging = 2 * _cost_of_validation(data) / speed  # seconds
     left = minutes - (time.monotonic() - began + averaging) / 60
     schedule = _schedule(updates, validations, left)
-    planned = {name: value for name, value in {**rule.options, **schedule}.items() if name in _names(trial)}
+    values = {**rule.options, "dropout": dropout, **schedule}
+    planned = {name: value for name, value in values.items() if name in _names(trial)}
     report = Report(f"plan for --budget {budget}")
     report.add("corpus", f"{pairs:,} pairs, {data.splits[0].target.tokens:,} target tokens")
     report.add("speed", f"{speed:,.0f} target tokens per second with {trial.model.summary()}")
-    early = "" if passes <= rule.most else "; more would not improve the model"
+    early = "" if affordable <= rule.most else "; more would not improve the model"
     report.add(
         "length",
-        f"{counted(updates, 'update')}, {tokens / data.tokens_per_epoch:.1f} passes over the corpus, "
+        f"{counted(updates, 'update')}, {passes:.1f} passes over the corpus, "
         f"about {duration(tokens / speed / 60)}{early}",
     )
     report.add("same as", _command(data, {**planned, **given}))

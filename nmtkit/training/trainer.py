@@ -33,7 +33,7 @@ from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.interruption import STOPS, Signals, agreed_stop
 from nmtkit.training.learner import Learner
-from nmtkit.training.loader import Loader, Work, subword_sampling
+from nmtkit.training.loader import Loader, Work, pair_sampling
 from nmtkit.training.optim import learning_rate
 from nmtkit.training.planning import better_of_average_and_best, with_plan
 from nmtkit.training.ranks import Ranks, join
@@ -125,7 +125,7 @@ class Trainer:
             ranks.rank,
             ranks.size,
             options.loading.num_workers,
-            subword_sampling(data.datasets, data.splits, options),
+            pair_sampling(data.datasets, data.splits, options),
             pinned=ranks.device.type == "cuda",
             packed_tokens=options.batches.max_tokens if options.batches.packing == "on" else None,
         )

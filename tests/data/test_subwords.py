@@ -16,7 +16,8 @@ from nmtkit.data import subwords
 from nmtkit.data.batching import START, DataPosition
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.mixture import BEGINNING, Mixture, MixturePosition
-from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
+from nmtkit.data.sampling import PairSampling
+from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, UnigramSampling
 from nmtkit.errors import UserError
 from nmtkit.text.spm_model import ModelType, read_model
 from nmtkit.text.spm_training import train_sentencepiece
@@ -175,11 +176,11 @@ def dataset(datasets: dict[str, Path]) -> Dataset:
     return Dataset.open(datasets["joined"])
 
 
-def sampling(dataset: Dataset, *, rate: float = 0.2, longest: int = 1000, seed: int = 1) -> SubwordSampling:
-    return SubwordSampling(dataset, dataset.split("train"), rate, longest, seed)
+def sampling(dataset: Dataset, *, rate: float = 0.2, longest: int = 1000, seed: int = 1) -> PairSampling:
+    return PairSampling(dataset, dataset.split("train"), rate, longest, seed)
 
 
-def drawn(sampling: SubwordSampling, epoch: int, pairs: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def drawn(sampling: PairSampling, epoch: int, pairs: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     sides = [
         [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
         for tokens, lengths in sampling.gather(epoch, np.array(pairs))
@@ -259,7 +260,7 @@ def test_a_micro_batch_that_sampling_grows_beyond_max_tokens_is_split(dataset: D
     split = dataset.split("train")
     mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
 
-    def parts_of(*sampling: SubwordSampling) -> list[int]:
+    def parts_of(*sampling: PairSampling) -> list[int]:
         counts = []
         for work in itertools.islice(Loader([split], mixture, 0, 1, 0, sampling).updates(BEGINNING), 5):
             for _, batch in work.share():

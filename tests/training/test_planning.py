@@ -17,8 +17,8 @@ from nmtkit.training.planning import RULES, Rule, rules_for
 from nmtkit.training.trainer import Trainer
 
 UPDATES = 12
-LINEAR = {"arch": "transformer_tiny", "norm": "pre", "lr_schedule": "linear", "lr": 1e-3}
-SMALL = Rule(math.inf, 0, 2, {**LINEAR, "dropout": 0.3})
+LINEAR = {"arch": "transformer_tiny", "norm": "pre", "lr_schedule": "linear", "lr": 1e-3, "dropout": 0.3}
+SMALL = Rule(math.inf, 0, 2, LINEAR)
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +89,7 @@ def test_the_largest_model_is_chosen_that_passes_over_the_corpus_often_enough(
     monkeypatch.setattr(Trainer, "measure", lambda self, seconds: speed)
     done = run_here("nmt-train", datasets["joined"], "--save-dir", tmp_path, "--budget", "1m", "--max-updates", 1)
     assert options_of(tmp_path)["heads"] == heads
+    assert (options_of(tmp_path)["dropout"] < 0.3) == (heads == 4)  # the slow run has few passes
     assert ("10.0 passes over the corpus" in done.stderr.decode()) == (heads == 8)
 
 

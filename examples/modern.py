@@ -1,0 +1,83 @@
+"""The paper's Transformer, tuned, compared with later changes at equal cost: each alone, and all of them.
+
+A grid on the validation set tunes dropout and learning rate of the first and the last model, on the first of SEEDS.
+A single change takes over the paper's choice, and Muon the last model's.
+"""
+
+import json
+from itertools import chain
+
+from corpora import CORPORA
+from steps import Recipe
+from variables import variables
+
+v = variables(
+    MULTI30K_DIR="", TANAKA_DIR="", CORPORA=list(CORPORA), SEEDS=[1, 2, 3], UPDATES=2000,
+    DROPOUTS=["0.1", "0.2", "0.3"], VALIDATE_EVERY=125, VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE="",
+)  # fmt: skip
+paper, muon = "--arch transformer_small", "--optimizer muon"
+CHANGES = {
+    "pre-norm": "--norm pre",
+    "RMSNorm": "--norm-type rms",
+    "SwiGLU": "--activation swiglu --d-ff 683",
+    "rotary": "--positions rotary",
+    "no-biases": "--no-bias",
+    "6+1-layers": "--encoder-layers 6 --decoder-layers 1",
+    "R-Drop": "--r-drop 5",
+    "Muon": muon,
+}
+GRIDS = {
+    "paper": (paper, ("5e-4", "1e-3", "2e-3")),
+    "all": (f"--arch transformer_modern_small {muon}", ("2e-3", "4e-3", "8e-3")),
+}
+
+with Recipe("modern", v.WORK) as run:
+
+    def train(data: str, folder: str, options: str, seed: int, updates: int = v.UPDATES) -> None:
+        run(
+            f"nmt-train {data} --save-dir {folder}/checkpoints --seed {seed} {options} --precision {v.PRECISION} "
+            f"--batch-tokens 2048 --max-tokens 1024 --lr-schedule linear --warmup-updates {updates // 10} "
+            f"--max-updates {updates} --save-minutes 0 --validate-every {v.VALIDATE_EVERY} --valid-bleu --keep-last 3",
+            machine=v.ON_DEVICE,
+        )
+
+    def perplexity(folder: str) -> float:
+        """The lowest perplexity of a run on the validation set."""
+        rows = map(json.loads, () if run.lists_only else run.lines(f"{folder}/checkpoints/metrics.jsonl"))
+        return min((row["valid_ppl"] for row in rows if "valid_ppl" in row), default=0.0)
+
+    def tuned(data: str, folder: str, options: str, rates: tuple[str, ...]) -> str:
+        """The best dropout and learning rate of a grid, as options."""
+        grid = [f"--dropout {dropout} --lr {rate}" for dropout in v.DROPOUTS for rate in rates]
+        folders = {choice: f"{folder}/{choice.replace(' --', '-').replace(' ', '-').strip('-')}" for choice in grid}
+        for choice, own in folders.items():
+            train(data, own, f"{options} {choice}", v.SEEDS[0])
+        return min(grid, key=lambda choice: perplexity(folders[choice]))
+
+    for name in v.CORPORA:  # report a missing text before training
+        CORPORA[name].fetch(run, v.MULTI30K_DIR if name == "multi30k" else v.TANAKA_DIR, f"{name}/text")
+    for name in v.CORPORA:
+        corpus, text, data = CORPORA[name], f"{name}/text", f"{name}/data-bin"
+        test, target = f"{text}/{corpus.test}", corpus.target
+        run(f"nmt-preprocess {corpus.prefixes(text)} --destdir {data} --vocab-size {v.VOCAB_SIZE} {corpus.options}")
+        best = {model: tuned(data, f"{name}/grid/{model}", *grid) for model, grid in GRIDS.items()}
+        models = {"paper": f"{paper} {best['paper']}"}
+        for change, options in CHANGES.items():
+            models[change] = f"{paper} {best['all' if change == 'Muon' else 'paper']} {options}"
+        models["all"] = f"{GRIDS['all'][0]} {best['all']}"
+        models["all-70%"] = models["all"]
+        folders = {model: [f"{name}/{model}/seed-{seed}" for seed in v.SEEDS] for model in models}
+        for model, folder, seed in ((m, *pair) for m in models for pair in zip(folders[m], v.SEEDS, strict=True)):
+            train(data, folder, models[model], seed, v.UPDATES * 7 // 10 if model == "all-70%" else v.UPDATES)
+            run(f"nmt-average {folder}/checkpoints --last 3 --output {folder}/averaged.pt")
+            run(
+                f"nmt-generate --checkpoint {folder}/averaged.pt --input {test}.{corpus.source}.gz "
+                f"--output {folder}/translation.{target} --beam 4 --length-penalty 1.0 --precision fp32 --threads 1 "
+                f"--reference {test}.{target}.gz --sacrebleu 2>&1 | tee {folder}/scores.txt"
+            )
+        run(f"python -m compare_architectures {' '.join(chain(*folders.values()))} > {name}/costs.md")
+        named = " ".join(f'"{model}={" ".join(own)}"' for model, own in folders.items())
+        run(f"python -m compare {named} > {name}/bleu.md")
+        run(f"tail -n +1 {name}/bleu.md {name}/costs.md > {name}/report.md")
+    run(f"tail -n +1 {' '.join(f'{name}/report.md' for name in v.CORPORA)} > report.md")
+    run.show("report.md")

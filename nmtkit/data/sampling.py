@@ -1,0 +1,100 @@
+"""Reads training pairs that differ in every epoch: --augment rewrites their text, --subword-sampling resegments it.
+
+A pair is a pure function of seed, epoch and its number, so that neither ranks nor resuming change it.
+"""
+
+from itertools import chain
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.augmentation import Pair, choose, parse
+from nmtkit.data.binary import Indices
+from nmtkit.data.corpus import Dataset, Split
+from nmtkit.data.sentences import Sentences
+from nmtkit.data.subwords import Resegmenter
+from nmtkit.errors import UserError
+from nmtkit.text.tokenizer import SPACE
+from nmtkit.text.vocabulary import EOS, UNK
+
+Drawn = tuple[NDArray[np.int64], NDArray[np.int32]]  # tokens, lengths
+Ids = list[int]
+
+
+class PairSampling:
+    """Reads the sentence pairs of a split, as --augment and --subword-sampling change them in an epoch.
+
+    `rate` is the dropout rate of merges for BPE, and α for unigram; 0 keeps the segmentation. `augmentation` is the
+    value of --augment, or empty. A sentence with more than `longest` tokens with EOS stays as it is stored. Raises
+    UserError if the dataset's tokenizer cannot do this.
+    """
+
+    def __init__(
+        self, dataset: Dataset, split: Split, rate: float, longest: int, seed: int, augmentation: str = ""
+    ) -> None:
+        self._longest, self._seed, self._dataset = longest, seed, dataset
+        self._files = split.source, split.target
+        self._resegment: tuple[Resegmenter, Resegmenter] | None = None
+        if rate:
+            source = Resegmenter(dataset.source, rate)
+            self._resegment = source, source if dataset.target is dataset.source else Resegmenter(dataset.target, rate)
+        self._rates = parse(augmentation) if augmentation else {}
+        self._tokenizers = dataset.source, dataset.target
+        if augmentation and SPACE in (dataset.source.kind, dataset.target.kind):
+            raise UserError("--augment needs raw text, but the dataset has segmented text: omit the option")
+        self._symbols = [{*tokenizer.vocab.to_ids(tokenizer.symbols()), UNK} for tokenizer in self._tokenizers]
+
+    def gather(self, epoch: int, pairs: Indices) -> tuple[Drawn, Drawn]:
+        """Read several pairs (n,), and return for each side the concatenated tokens (T,) and sentence lengths (n,)."""
+        drawn: tuple[list[Ids], list[Ids]] = [], []
+        stored_pairs = zip(*(_without_eos(file, pairs) for file in self._files), strict=True)
+        for pair, stored in zip(pairs.tolist(), stored_pairs, strict=True):
+            changed = self._augmented(stored, epoch, pair) if self._rates else stored
+            if self._resegment:
+                draw = Random((self._seed << 32 | epoch) << 64 | pair).random
+                changed = tuple(each(ids, draw) for each, ids in zip(self._resegment, changed, strict=True))
+            for side, ids, before in zip(drawn, changed, stored, strict=True):
+                side.append([*(ids if len(ids) < self._longest else before), EOS])
+        return _concatenate(drawn[0]), _concatenate(drawn[1])
+
+    def _augmented(self, stored: tuple[Ids, ...], epoch: int, pair: int) -> tuple[Ids, ...]:
+        """Rewrite the text of a pair, but not its tags. Pairs with other symbols or unknown pieces stay as they are."""
+        random = Random(f"augment {self._seed} {epoch} {pair}")
+        modifiers = choose(self._rates, random)
+        starts = [_after_tags(ids, symbols) for ids, symbols in zip(stored, self._symbols, strict=True)]
+        texts = [ids[start:] for ids, start in zip(stored, starts, strict=True)]
+        if not modifiers or not all(map(set.isdisjoint, self._symbols, texts)):
+            return stored
+
+        def following() -> Pair:
+            number = np.array([(pair + 1) % len(self._files[0])])
+            sides = [_without_eos(file, number)[0] for file in self._files]
+            return self._decode(
+                [ids[_after_tags(ids, symbols) :] for ids, symbols in zip(sides, self._symbols, strict=True)]
+            )
+
+        text = self._decode(texts)
+        for modify in modifiers:
+            text = modify(text, following, random)
+        encoded = [tokenizer.encode([side])[0] for tokenizer, side in zip(self._tokenizers, text, strict=True)]
+        if any(UNK in ids for ids in encoded):
+            return stored
+        return tuple(ids[:start] + new for ids, start, new in zip(stored, starts, encoded, strict=True))
+
+    def _decode(self, texts: list[Ids]) -> Pair:
+        return Pair(*(tokenizer.decode(ids) for tokenizer, ids in zip(self._tokenizers, texts, strict=True)))
+
+
+def _after_tags(ids: Ids, symbols: set[int]) -> int:
+    return next((place for place, number in enumerate(ids) if number not in symbols), len(ids))
+
+
+def _without_eos(file: Sentences, sentences: Indices) -> list[Ids]:
+    tokens, lengths = file.gather(sentences)
+    return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths)[:-1])]
+
+
+def _concatenate(sentences: list[Ids]) -> Drawn:
+    lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
+    return np.fromiter(chain.from_iterable(sentences), np.int64, int(lengths.sum())), lengths
