@@ -1,5 +1,6 @@
 """The commands, their modules and entry points."""
 
+import gc
 import os
 import sys
 from functools import partial
@@ -29,6 +30,7 @@ def load_command(name: str) -> "click.Command":
 def start(name: str) -> NoReturn:
     """Run the command nmt-`name` with the arguments of this process, and exit."""
     _let_waiting_threads_sleep()
+    gc.set_threshold(100_000)  # starting creates many objects and no garbage
     try:
         command = load_command(name)
     except ImportError as error:
