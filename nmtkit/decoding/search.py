@@ -23,7 +23,7 @@ import time
 from bisect import insort
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from nmtkit.decoding.rules import Constraints, rules_of
 from nmtkit.decoding.strategies import BeamSearch, DiverseBeamSearch, Frontier, Sampling, Selection, Strategy
 from nmtkit.errors import UserError
 from nmtkit.inference.arrays import Bools, Floats, Ints
-from nmtkit.inference.protocol import InferenceModel, InferenceState
+from nmtkit.inference.protocol import InferenceModel, InferenceState, RecordedAttention
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 TextOf = Callable[[Sequence[int]], Hashable]  #: the text of the ids of a hypothesis
@@ -80,12 +80,11 @@ def search(
     different_texts = config.nbest > 1 and not config.sampling
     finished = _Finished(len(src), config.nbest, text_of if different_texts else None)
     first = with_bos(starts, len(src))
-    beam = _Beam(src, lengths, config, model.longest_sequence, constraints, banned, finished, first)
     state = model.start(model.encode(src, lengths))
     for tokens in first[:, :-1].T.copy():
         model.best_step(tokens, state, 1, ())
-    if attention_layer is not None:
-        beam.histories.attention = model.record_attention(state, attention_layer)
+    attention = None if attention_layer is None else model.record_attention(state, attention_layer)
+    beam = _Beam(src, lengths, config, model.longest_sequence, constraints, banned, finished, first, attention)
     reported = time.monotonic()
     while True:
         state.reorder(beam.origins())
@@ -147,50 +146,49 @@ class _Histories:
 
     _GROWTH = 32  # steps
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, attention: RecordedAttention | None) -> None:
         self.length = 0  # t
-        self._tokens, self._log_probs = np.empty((0, slots), np.int64), np.empty((0, slots), np.float32)
-        self.attention: list[Floats] | None = None  # of the decoder's rows at each step (R, S), if it is recorded
-        self._rows = np.empty((0, slots), np.int64)  # of the decoder, for each token (t, n), if attention is recorded
+        self.attention = attention
+        # the third: the row of `attention` of each token
+        types = (np.int64, np.float32) if attention is None else (np.int64, np.float32, np.int64)
+        self._columns: list[NDArray[Any]] = [np.empty((0, slots), each) for each in types]
 
     @property
     def tokens(self) -> Ints:
         """The tokens (t, n), oldest first."""
-        return self._tokens[: self.length]
+        return self._columns[0][: self.length]
 
     @property
     def log_probs(self) -> Floats:
         """The log-probabilities (t, n), oldest first."""
-        return self._log_probs[: self.length]
+        return self._columns[1][: self.length]
 
     def extend(self, prefix: Ints, token: Ints, log_prob: Floats, row: Ints) -> None:
         """Continue the hypothesis of slot prefix[i] with token[i], from decoder row row[i], in slot i. All are (n,)."""
         t = self.length
-        if self.attention is not None:
-            self._rows = np.concatenate([self._rows[:, prefix], row[None]])
-        if t == len(self._tokens):
-            self._tokens = np.concatenate([self._tokens, np.empty((self._GROWTH, len(token)), np.int64)])
-            self._log_probs = np.concatenate([self._log_probs, np.empty((self._GROWTH, len(token)), np.float32)])
-        self._tokens[:t] = self._tokens[:t].take(prefix, 1)
-        self._log_probs[:t] = self._log_probs[:t].take(prefix, 1)
-        self._tokens[t], self._log_probs[t] = token, log_prob
+        rows = () if self.attention is None else (row + self.attention.begin,)
+        for number, new in enumerate((token, log_prob, *rows)):
+            column = self._columns[number]
+            if t == len(column):
+                column = np.concatenate([column, np.empty((self._GROWTH, len(token)), column.dtype)])
+                self._columns[number] = column
+            column[:t] = column[:t].take(prefix, 1)
+            column[t] = new
         self.length = t + 1
 
     def attention_of(self, slot: int, row: int, source_length: int) -> Floats | None:
         """Return the attention (t + 1, S) of the hypothesis in a slot and of its next token, decoded in `row`."""
         if self.attention is None:
             return None
-        found = np.zeros((len(self.attention), source_length), np.float32)
-        rows = [*self._rows[:, slot].tolist(), row]
-        for weights, step, each in zip(found, self.attention, rows, strict=True):
-            read = min(source_length, step.shape[1])  # without an </s> that the model does not read
-            weights[:read] = step[each, :read]
+        found = np.zeros((self.length + 1, source_length), np.float32)
+        rows = [*self._columns[2][: self.length, slot].tolist(), row + self.attention.begin]
+        read = self.attention.weights[rows, :source_length]
+        found[:, : read.shape[1]] = read  # without an </s> that the model does not read
         return found
 
     def select(self, slots: Ints) -> None:
         """Keep only the given slots (n,)."""
-        self._rows = self._rows[:, slots]
-        self._tokens, self._log_probs = self._tokens[:, slots], self._log_probs[:, slots]
+        self._columns = [column[:, slots] for column in self._columns]
 
 
 class _Beam:
@@ -206,6 +204,7 @@ class _Beam:
         banned: Sequence[tuple[int, ...]],
         finished: _Finished,
         first: Ints,
+        attention: RecordedAttention | None,
     ) -> None:
         B, begun = len(src), first.shape[1] - 1
         self.prefix = _prefixes(constraints, B)  # (b, p) required first tokens, then PAD
@@ -223,7 +222,7 @@ class _Beam:
         self.log_probs[:, list(self.strategy.starts)] = 0.0  # the empty hypothesis, once in each bank
         self.came_from = self.sentences.repeat(P)  # (b · P,) row of each slot's prefix
         self.last = first[:, -1].repeat(P)  # the last token of each slot
-        self.histories = _Histories(B * P)
+        self.histories = _Histories(B * P, attention)
         self.finished, self.lengths = finished, lengths.tolist()
         self.score_to_beat = np.full(B, -np.inf, np.float32)  # the last score of the n best, if there are n
         self._find_open()

@@ -15,7 +15,7 @@ import numpy as np
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.inference.arrays import Floats, Ints
-from nmtkit.inference.protocol import AttentionWeights, InferenceModel
+from nmtkit.inference.protocol import AttentionWeights, InferenceModel, RecordedAttention
 from nmtkit.inference.shortlist import Ids
 from nmtkit.inference.transformer_sizes import TransformerSizes
 from nmtkit.machine import native_build
@@ -55,7 +55,7 @@ class NativeState:
         self.state, self.longest, self.length = state, longest, 0
         self.log_probs = np.empty((0, 0), np.float32)  # of the last step: allocating memory costs more than the softmax
         self.attention_layer = 0
-        self.attention: list[Floats] | None = None  # of each step so far, if that layer's is recorded
+        self.attention: RecordedAttention | None = None  # of that layer, if it is recorded
         self._model = model  # the state points into its memory
 
     def reorder(self, origins: Ints) -> None:
@@ -66,8 +66,7 @@ class NativeState:
         """Prepare the next step, with this number of rows."""
         self.length += 1
         if self.attention is not None:
-            self.attention.append(np.zeros((rows, self.longest), np.float32))
-            native_build.native.record_attention(self.state, self.attention_layer, self.attention[-1])
+            native_build.native.record_attention(self.state, self.attention_layer, self.attention.add_step(rows))
 
 
 class NativeTransformer(TransformerSizes, InferenceModel):
@@ -185,14 +184,15 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         state = self.encode(src, lengths)
         attention = self.record_attention(state, self.alignment_layer(layer))
         weights = np.zeros((*tgt_in.shape, src.shape[1]), np.float32)  # 0 for an </s> that the model does not read
-        for t, tokens in enumerate(np.ascontiguousarray(tgt_in.T)):
+        for tokens in np.ascontiguousarray(tgt_in.T):
             native_build.native.attend(state.state, tokens, self._next_position(state, len(tokens)), thread_count())
-            weights[:, t, : state.longest] = attention[t]
+        steps = attention.weights[: tgt_in.size].reshape(*tgt_in.T.shape, -1)
+        weights[:, :, : state.longest] = steps.transpose(1, 0, 2)
         return weights
 
-    def record_attention(self, state: NativeState, layer: int) -> list[Floats]:
+    def record_attention(self, state: NativeState, layer: int) -> RecordedAttention:
         """Record the attention of later steps, see `InferenceModel.record_attention`."""
-        state.attention_layer, state.attention = layer, []
+        state.attention_layer, state.attention = layer, RecordedAttention(state.longest)
         return state.attention
 
     def _next_position(self, state: NativeState, rows: int) -> Floats:

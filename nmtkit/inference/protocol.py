@@ -40,6 +40,21 @@ class AttentionWeights:
     cross: list[Floats] = field(default_factory=list)  # (B, H, T, S)
 
 
+class RecordedAttention:
+    """The attention to the source of the rows of all steps so far, one step after the other."""
+
+    def __init__(self, source_length: int) -> None:
+        self.weights = np.zeros((0, source_length), np.float32)
+        self.begin = self.end = 0  # of the rows of the last step
+
+    def add_step(self, rows: int) -> Floats:
+        """Return zeros (rows, S), to which a step adds its weights."""
+        self.begin, self.end = self.end, self.end + rows
+        if self.end > len(self.weights):
+            self.weights = np.concatenate([self.weights, np.zeros((self.end, self.weights.shape[1]), np.float32)])
+        return self.weights[self.begin : self.end]
+
+
 class InferenceModel(ABC):
     """A model that the search can use."""
 
@@ -116,11 +131,10 @@ class InferenceModel(ABC):
         """
         raise UserError(_NO_ATTENTION)
 
-    def record_attention(self, state: Any, layer: int) -> list[Floats] | None:
-        """Return a list to which each later step of the state appends its attention to the source, or None.
+    def record_attention(self, state: Any, layer: int) -> RecordedAttention | None:
+        """Record the attention to the source of each later step of the state: the mean over the heads of this layer.
 
-        Each array (R, up to S) is the mean over the heads of the decoder layer with this index. None if the model can
-        compute the attention only of given outputs, see `alignment`.
+        `layer` is an index. Returns None if the model can compute the attention only of given outputs, see `alignment`.
         """
         return None
 
