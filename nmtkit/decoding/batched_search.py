@@ -22,13 +22,20 @@ def search_in_batches(
     """Yield the hypotheses of each task of the sentences, in order, except for the first `done` sentences.
 
     `make_batch` creates a batch of at most `max_tokens` source tokens from tasks, see `batches_by_tokens`. Skipped
-    sentences in a batch with others are still searched, because they may change the rounding of the others.
+    sentences in a batch with others are still searched, because they may change the rounding of the others. Required
+    terms and the attention make a whole batch slower, so tasks that need them form batches of their own.
     """
     tasks = [task for sentence in sentences for task in sentence.tasks]
     lengths = [max(len(task.source) - 1, len(task.target or ())) for task in tasks]
     first = sum(len(sentence.tasks) for sentence in sentences[:done])
     ends_line = [task is sentence.tasks[-1] for sentence in sentences for task in sentence.tasks]
-    numbers = [batch for batch in batches_by_tokens(lengths, max_tokens) if max(batch) >= first]
+    kinds = [(bool(task.constraints.terms), task.attends) for task in tasks]
+    numbers = [
+        batch
+        for kind in sorted(set(kinds))
+        for batch in batches_by_tokens([n * (own == kind) for n, own in zip(lengths, kinds, strict=True)], max_tokens)
+        if max(batch) >= first
+    ]
 
     def searched() -> Iterator[tuple[int, list[Hypothesis]]]:
         advance(sum(not sentence.tasks for sentence in sentences[done:]))

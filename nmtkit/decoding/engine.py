@@ -109,7 +109,7 @@ def search_batch(
     """
     if _has_memory(model, batch, processes):
         try:
-            return _search_by_kind(model, batch, text_of)
+            return _search_or_score(model, batch, text_of)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -159,22 +159,7 @@ def _warn_of_halves() -> None:
     logger.warning("low on memory: splitting batches where needed; a lower --max-tokens is faster")
 
 
-def _search_by_kind(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
-    """Search tasks with required terms, and tasks that need the attention, apart from the others: both take longer."""
-    kinds = [(bool(task.constraints.terms), _wants_attention(model, batch, task)) for task in batch.tasks]
-    found: list[list[Hypothesis]] = [[] for _ in kinds]
-    for kind in set(kinds):
-        numbers = [number for number, own in enumerate(kinds) if own == kind]
-        tasks = [batch.tasks[number] for number in numbers]
-        results = _search_at_once(model, replace(batch, tasks=tasks), kind[1], text_of)
-        for number, nbest in zip(numbers, results, strict=True):
-            found[number] = nbest
-    return found
-
-
-def _search_at_once(
-    model: InferenceModel, batch: SearchBatch, attends: bool, text_of: TextOf
-) -> list[list[Hypothesis]]:
+def _search_or_score(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     targets = [task.target for task in batch.tasks if task.target is not None]
     if targets and model.shortlist is not None:
         raise UserError("a given translation may contain any token: score it without a shortlist")
@@ -195,7 +180,7 @@ def _search_at_once(
                 "the probabilities of the model are not finite: its weights are damaged, or --precision is too "
                 "narrow for them (try fp32)"
             )
-    if not attends:
+    if not _needs_attention(model, batch):
         return found
     lacking = [i for i, nbest in enumerate(found) if any(each.attention is None for each in nbest)]
     sources, starts = [batch.sources[i] for i in lacking], [batch.starts[i] for i in lacking]
@@ -205,16 +190,15 @@ def _search_at_once(
     return found
 
 
-def _wants_attention(model: InferenceModel, batch: SearchBatch, task: Task) -> bool:
-    return batch.config.attends or (task.attends and model.attention_layers > 0)
+def _needs_attention(model: InferenceModel, batch: SearchBatch) -> bool:
+    return batch.config.attends or (model.attention_layers > 0 and any(task.attends for task in batch.tasks))
 
 
 def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence. If its terms are impossible, it is searched again without them."""
     constraints = [task.constraints for task in batch.tasks]
     src, lengths = pad(batch.sources)
-    attends = any(_wants_attention(model, batch, task) for task in batch.tasks)
-    layer = model.alignment_layer(batch.config.alignment_layer) if attends else None
+    layer = model.alignment_layer(batch.config.alignment_layer) if _needs_attention(model, batch) else None
     if (shortlist := model.shortlist) is not None:
         lists = [shortlist.tokens(task.source, task.constraints.tokens) for task in batch.tasks]
         restricted = model.restricted_to(lists)
