@@ -1,7 +1,13 @@
 """Batches of sentences of similar lengths."""
 
-from nmtkit.decoding.batched_search import batches_by_tokens
-from nmtkit.decoding.config import StreamConfig
+from collections.abc import Iterable, Iterator
+
+from nmtkit.decoding.batched_search import batches_by_tokens, search_in_batches
+from nmtkit.decoding.config import SearchConfig, StreamConfig
+from nmtkit.decoding.engine import SearchBatch, Task
+from nmtkit.decoding.rules import Constraints
+from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.tasks import Sentence
 
 
 def test_a_batch_fills_max_tokens_exactly_and_counts_eos() -> None:
@@ -20,3 +26,22 @@ def test_batches_and_buffer_are_larger_on_a_gpu_unless_they_are_given() -> None:
     assert StreamConfig().sizes_on("cpu") == (4096, 4096)
     assert StreamConfig().sizes_on("cuda") == (32_768, 32_768)
     assert StreamConfig(max_tokens=10, buffer=20).sizes_on("cuda") == (10, 20)
+
+
+def test_tasks_that_need_terms_or_the_attention_form_batches_of_their_own() -> None:
+    terms = Constraints(terms=((9,),))
+    tasks = [Task([n, 3], terms if n % 3 == 0 else Constraints(), attends=n % 4 == 0) for n in range(4, 28)]
+    batches: list[list[Task]] = []
+
+    def engine(searched: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
+        for batch in searched:
+            batches.append(batch.tasks)
+            yield [[Hypothesis(task.source, 0.0, [])] for task in batch.tasks]
+
+    sentences = [Sentence("", [], [task]) for task in tasks]
+    found = search_in_batches(
+        engine, sentences, 0, lambda some: SearchBatch(some, SearchConfig()), 1000, lambda count: None
+    )
+    assert [nbest[0].ids for nbest in found] == [task.source for task in tasks]
+    assert sorted(map(len, batches)) == [2, 4, 6, 12]
+    assert all(len({(task.constraints.terms, task.attends) for task in batch}) == 1 for batch in batches)
