@@ -5,11 +5,11 @@ language is German in a spelling of its own, with PAIRS pairs of text.
 """
 
 from corpora import MULTI30K
-from steps import Recipe
+from steps import EXAMPLES, Recipe
 from variables import variables
 
 v = variables(
-    MULTI30K_DIR="", PAIRS=5000, VOCAB_SIZE=10000, BASE_UPDATES=2000, UPDATES=600, VALIDATE_EVERY=200, PRECISION="fp32",
+    MULTI30K_DIR="", PAIRS=5000, VOCAB_SIZE=8000, BASE_UPDATES=1200, UPDATES=300, VALIDATE_EVERY=100, PRECISION="fp32",
     ON_DEVICE="",
 )  # fmt: skip
 SPELLING = "[Ss]ch:ʃ ch:χ ck:κ ei:ɐ ie:ɨ ä:ɛ ö:ø ü:ʏ ß:ʂ z:ʦ w:ʋ"
@@ -19,7 +19,7 @@ TEXTS = (
     *(("val", "1", "valid"), ("test_2016_flickr", "1", "test")),
 )
 METHODS = {  # data and options of nmt-train
-    "lora": "new/data-bin --config lora.toml --lr 2e-3",
+    "lora": f"new/data-bin --config {EXAMPLES}/new-language/lora.toml --lr 2e-3",
     "full": "new/data-bin --lr 5e-4",
     "mixed": "new/data-bin old/data-bin --mix 2,1 --lr 5e-4",
 }
@@ -33,8 +33,8 @@ with Recipe("new-language", v.WORK) as run:
     def train(data: str, init: str, folder: str, updates: int) -> None:
         run(
             f"nmt-train {data} --init-from {init} --save-dir {folder}/checkpoints --precision {v.PRECISION} "
-            f"--batch-tokens 2048 --max-tokens 1024 --warmup-updates 200 --max-updates {updates} "
-            f"--validate-every {v.VALIDATE_EVERY} --valid-bleu --save-minutes 0 --keep-last 2",
+            f"--batch-tokens 2048 --max-tokens 1024 --warmup-updates 100 --max-updates {updates} "
+            f"--validate-every {v.VALIDATE_EVERY} --save-minutes 0 --keep-last 2",
             machine=v.ON_DEVICE,
         )
         run(f"nmt-average {folder}/checkpoints --last 2 --output {folder}/averaged.pt")
@@ -67,10 +67,9 @@ with Recipe("new-language", v.WORK) as run:
     run("nmt-import m2m --add-language __xx__ --like __de__ --add-characters text/train.xx --output extended.pt")
     preprocess("en", "xx", "train", "extended.pt", "new/data-bin")
     preprocess("en", "de", "base", "extended.pt", "old/data-bin")
-    run("""echo 'lora-rank = 16\nlora-train = ["*embedding*"]' > lora.toml""")
     score("extended.pt", "extended")
     for name, options in METHODS.items():
-        train(f"{options} --lr-schedule constant", "extended.pt", name, v.UPDATES)
+        train(f"{options} --lr-schedule constant --valid-bleu", "extended.pt", name, v.UPDATES)
         score(f"{name}/averaged.pt", name)
 
     # a smaller vocabulary

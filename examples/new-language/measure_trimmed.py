@@ -5,6 +5,7 @@ python -m measure_trimmed text/test.en averaged.pt trimmed.pt
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -18,20 +19,18 @@ TURNS = 3  # models alternate, so that a change of the machine's load affects al
 
 def main(text: Path, first: Path, *others: Path) -> None:
     lines = list(read_lines(text))
-    options = {"source_lang": "en", "target_lang": "xx", "precision": "fp32", "threads": 1}
-    models = {path: Translator.from_checkpoint(path, **options) for path in (first, *others)}
-    turns: list[dict[Path, float]] = [{} for _ in range(TURNS)]
-    same, rows = dict.fromkeys(models, 0), []
-    expected = models[first].translate(lines, beam=4)
-    for seconds in turns:
-        for path, model in models.items():
-            start = time.process_time()
-            found = model.translate(lines, beam=4)
-            seconds[path] = time.process_time() - start
-            same[path] = sum(map(str.__eq__, found, expected))
+    load = partial(Translator.from_checkpoint, source_lang="en", target_lang="xx", precision="fp32", threads=1)
+    models = {path: load(path) for path in (first, *others)}
+    seconds: dict[Path, list[float]] = {path: [] for path in models}
+    outputs, rows = {}, []
+    for path, model in [*models.items()] * TURNS:
+        start = time.process_time()
+        outputs[path] = model.translate(lines, beam=4)
+        seconds[path].append(time.process_time() - start)
     for path, model in models.items():
-        megabytes, speed = path.stat().st_size / 1e6, len(lines) / median(turn[path] for turn in turns)
-        rows.append([str(path), str(len(model.target.vocab)), f"{megabytes:.1f}", f"{speed:.0f}", str(same[path])])
+        megabytes, speed = path.stat().st_size / 1e6, len(lines) / median(seconds[path])
+        same = sum(map(str.__eq__, outputs[path], outputs[first]))
+        rows.append([str(path), str(len(model.target.vocab)), f"{megabytes:.1f}", f"{speed:.0f}", str(same)])
     print(table(["model", "pieces", "MB", "sentences per second", f"same outputs of {len(lines)}"], rows))
 
 

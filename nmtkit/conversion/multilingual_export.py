@@ -56,10 +56,11 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
     if not family.has_vocabulary and any(piece.type == PieceType.UNUSED for piece in model):
         raise UserError(f"{name} has no vocabulary that can be trimmed: use --to ctranslate2")
     texts = {piece.text for piece in model}  # those added later move before the codes
-    others = sorted(range(len(SPECIALS) + 1, len(pieces)), key=lambda own: own >= first and pieces[own] not in texts)
-    order = [len(SPECIALS), PAD, EOS, UNK, *others]
-    ids = {pieces[own]: number for number, own in enumerate(order)}
-    ids = dict(zip(SPECIAL_PIECES, range(len(SPECIAL_PIECES)), strict=True)) | dict(list(ids.items())[len(SPECIALS) :])
+    is_imported = pieces[len(SPECIALS)].startswith("<unused")  # the row of <s>, which trimming drops
+    numbers = range(len(SPECIALS) + is_imported, len(pieces))
+    others = sorted(numbers, key=lambda own: own >= first and pieces[own] not in texts)
+    order = [len(SPECIALS) if is_imported else PAD, PAD, EOS, UNK, *others]
+    ids = {piece: number for number, piece in enumerate([*SPECIAL_PIECES, *(pieces[own] for own in others)])}
     tensors = {f"model.{name}": tensor for name, tensor in stack_tensors(weights, config)}
     tensors |= _embeddings(weights, order)
     if family.is_bart:
