@@ -15,7 +15,8 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help usable install lint test test-all docs reference clean demo multi30k-en-de multi30k-bpe tanaka-en-ja multilingual parsing \
-	wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 modern table3 positions backtranslation diversification distillation
+	wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 modern table3 positions backtranslation diversification distillation \
+	new-language
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' Makefile
@@ -70,6 +71,9 @@ tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_
 
 multilingual: $(INSTALLED)  ## One model for four directions and one for each (MULTI30K_DIR, TANAKA_DIR, UPDATES, SEEDS)
 	$(call recipe,multilingual.py)
+
+new-language: $(INSTALLED)  ## Add a language to a multilingual model: LoRA, fine-tuning, a smaller vocabulary (MULTI30K_DIR, PAIRS, UPDATES)
+	$(call recipe,new_language.py)
 
 parsing: $(INSTALLED)  ## English constituency parsing, from trees to labelled F1 (TREEBANK_DIR; EXTRA, SIZE=paper)
 	$(call recipe,parsing.py)

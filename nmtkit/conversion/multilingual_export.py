@@ -25,8 +25,8 @@ from nmtkit.conversion.weights import alternating, permute_width, stack_tensors
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.weights import as_tensors
-from nmtkit.text.languages import SEVERAL
-from nmtkit.text.spm_model import append_language_codes
+from nmtkit.text.languages import SEVERAL, find_code
+from nmtkit.text.spm_model import PieceType, read_model, without_language_codes
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 
 Parts = tuple[dict[str, Tensor], dict[str, dict[str, Any]], dict[str, bytes]]  # tensors, JSON files and others, by name
@@ -51,9 +51,16 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
     weights = as_tensors(checkpoint.weights)
     if not family.is_bart:
         weights = permute_width(weights, torch.argsort(alternating(config.d_model)))
-    order = [len(SPECIALS), PAD, EOS, UNK, *range(len(SPECIALS) + 1, len(checkpoint.source.vocab))]
-    ids = {checkpoint.source.vocab.pieces[own]: number for number, own in enumerate(order)}
-    ids = dict(zip(SPECIAL_PIECES, range(len(SPECIAL_PIECES)), strict=True)) | dict(list(ids.items())[len(SPECIALS) :])
+    pieces, codes = checkpoint.source.vocab.pieces, checkpoint.source.language_codes
+    model, first = read_model(checkpoint.source.model)[1], min(checkpoint.source.vocab.to_ids(codes))
+    if not family.has_vocabulary and any(piece.type == PieceType.UNUSED for piece in model):
+        raise UserError(f"{name} has no vocabulary that can be trimmed: use --to ctranslate2")
+    texts = {piece.text for piece in model}  # those added later move before the codes
+    is_imported = pieces[len(SPECIALS)].startswith("<unused")  # the row of <s>, which trimming drops
+    numbers = range(len(SPECIALS) + is_imported, len(pieces))
+    others = sorted(numbers, key=lambda own: own >= first and pieces[own] not in texts)
+    order = [len(SPECIALS) if is_imported else PAD, PAD, EOS, UNK, *others]
+    ids = {piece: number for number, piece in enumerate([*SPECIAL_PIECES, *(pieces[own] for own in others)])}
     tensors = {f"model.{name}": tensor for name, tensor in stack_tensors(weights, config)}
     tensors |= _embeddings(weights, order)
     if family.is_bart:
@@ -63,10 +70,10 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
             table = weights[f"{side}_positions.table"]
             unused = table.new_zeros(POSITION_OFFSET, config.d_model)
             tensors[f"model.{stack}.embed_positions.weight"] = torch.cat([unused, table])
-    codes = checkpoint.source.language_codes
     special = [token for token in (*SPECIAL_PIECES, *codes, MASK_PIECE) if token in ids]
     kind = "MBart" if family.is_bart else "M2M100"
-    forced = {} if checkpoint.target_language == SEVERAL else {"forced_bos_token_id": ids[checkpoint.target_language]}
+    target = checkpoint.target_language
+    forced = {} if target == SEVERAL else {"forced_bos_token_id": ids[find_code(target, codes)]}
     files = {
         CONFIG: settings_of(config)
         | {
@@ -83,10 +90,9 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
         },
     }
     if family.has_vocabulary:
-        first = min(ids[code] for code in codes)
-        files[VOCABULARY] = {piece: number for piece, number in ids.items() if number < first}
-    model = checkpoint.source.model.removesuffix(append_language_codes(b"", codes))
-    return tensors, files, {SPM_MODEL: model}
+        end = min(ids[code] for code in codes)
+        files[VOCABULARY] = {piece: number for piece, number in ids.items() if number < end}
+    return tensors, files, {SPM_MODEL: without_language_codes(checkpoint.source.model)}
 
 
 def _family(checkpoint: Checkpoint) -> Family:

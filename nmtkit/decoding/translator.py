@@ -301,17 +301,17 @@ class Translator:
         sentences: Iterable[Sequence[int]],
         config: SearchConfig | None = None,
         batches: StreamConfig | None = None,
-        advance: Advance = _ignore,
-        done: int = 0,
+        source_tag: str = "",
     ) -> Generator[Translation, None, None]:
         """Translate sentences that are given as ids of the source vocabulary, without EOS, like `stream`.
 
-        No warning counts translations that are cut or repetitive: a model in training has many.
+        Each begins with the ids of `source_tag`. No warning counts translations that are cut or repetitive: a model in
+        training has many.
         """
         batches = batches or StreamConfig()
-        lines = map(self.request, sentences)
+        lines = (self.request(ids, source_tag) for ids in sentences)
         groups = chunks(lines, self.sizes(batches).buffer)
-        return self.stream_chunks(groups, config, batches, advance, done, warns_of_outputs=False)
+        return self.stream_chunks(groups, config, batches, warns_of_outputs=False)
 
     def sizes(self, batches: StreamConfig) -> BatchSizes:
         """Return the sizes of batches and buffer on the model's device."""

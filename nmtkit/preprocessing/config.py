@@ -146,7 +146,10 @@ class VocabularyConfig(Config):
     min_count: int = option(1, min=1, help="With --tokenizer space: drop words that occur less often.")
     spm_model: Path | None = option(None, metavar="FILE", help="Use this SentencePiece model for both languages.")
     vocab_from: Path | None = option(
-        None, metavar="PATH", help="Use the vocabulary and tokenizer of this dataset or checkpoint."
+        None,
+        metavar="PATH",
+        help="Use the vocabulary and tokenizer of this dataset or checkpoint. With those of a model such as NLLB, each "
+        "line begins with the code of its language.",
     )
     user_symbol: tuple[str, ...] = option(
         (),

@@ -38,13 +38,13 @@ class EncodingTask(NamedTuple):
 class Encoder:
     """Encodes a block of text in a worker. Without `cleaning`, every pair is kept.
 
-    `source_tag` precedes every source line; cleaning applies to the text without it.
+    `tags` precede every source and target line; cleaning applies to the text without them.
     """
 
     source: LineEncoder
     target: LineEncoder
     cleaning: CleaningConfig | None
-    source_tag: str = ""
+    tags: tuple[str, str] = ("", "")
     placeholder_seed: int | None = None  #: of copy training; None: none
 
     def __call__(self, task: EncodingTask) -> EncodedBlock:
@@ -60,11 +60,12 @@ class Encoder:
         if self.cleaning is not None:
             marks[encoded] = _mark_lengths(source[1] - 1, target[1] - 1, marks[encoded], self.cleaning)
         kept = marks[encoded] == KEPT
-        source, target = _select(*source, kept), _select(*target, kept)
-        if tag := tag_ids(self.source_tag, self.source.tokenizer):
-            source = _prepend(tag, *source)
-        sides = EncodedSide.of(*source), EncodedSide.of(*target)
-        return EncodedBlock(task.corpus, marks, sides, _examples(*lines, marks))
+        tags = map(tag_ids, self.tags, (self.source.tokenizer, self.target.tokenizer))
+        first, second = (
+            EncodedSide.of(*_prepend(tag, *_select(*side, kept)))
+            for tag, side in zip(tags, (source, target), strict=True)
+        )
+        return EncodedBlock(task.corpus, marks, (first, second), _examples(*lines, marks))
 
 
 def _select_lines(block: Block, selected: NDArray[np.bool_]) -> bytes:
@@ -109,7 +110,9 @@ def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> tuple[
 
 
 def _prepend(tag: Sequence[int], tokens: Tokens, lengths: Lengths) -> tuple[Tokens, Lengths]:
-    """Insert the ids of a tag before each sentence."""
+    """Insert the ids of a tag, if any, before each sentence."""
+    if not tag:
+        return tokens, lengths
     begins = np.cumsum(lengths) - lengths
     return np.insert(tokens, np.repeat(begins, len(tag)), np.tile(tag, len(lengths))), lengths + np.int32(len(tag))
 

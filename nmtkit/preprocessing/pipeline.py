@@ -31,7 +31,7 @@ from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.storage.atomic import resolve, staged_folder
 from nmtkit.storage.files import map_numbers
 from nmtkit.storage.outputs import check_output_file, check_output_folder
-from nmtkit.text.languages import side_names
+from nmtkit.text.languages import find_code, side_names
 from nmtkit.text.reading import find_side
 from nmtkit.text.tags import check_tag_apart, not_a_piece
 from nmtkit.text.tokenizer import SPACE, shares_vocabulary
@@ -78,7 +78,7 @@ def _preprocess(
     statuses = _statuses(texts)
     check_outputs(files, [*texts, vocabulary.vocab_from, vocabulary.spm_model, *cleaning.files])
     reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
-    _check_tag(files.source_tag, vocabulary, reused)
+    tags = _tags(files, vocabulary, reused)
     marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
     task = identify_task(files, vocabulary, cleaning, statuses | _statuses(cleaning.files), reused)
     with (
@@ -94,10 +94,10 @@ def _preprocess(
         else:
             logger.info("resuming after %s", progress.describe())
             tokenizers = reused or read_learned(vocabulary, folder, files.languages)
-        _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary, folder, pool)
+        _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary, tags, folder, pool)
         _check_unchanged(statuses)
         summaries = [split.summary(files.languages) for split in progress.splits]
-        write_description(folder, files.languages, *tokenizers, summaries, files.source_tag, progress.files)
+        write_description(folder, files.languages, *tokenizers, summaries, tags[0], progress.files)
         try:
             dataset = Dataset.open(folder)
         except UserError as error:  # files do not match the description: they must not replace an earlier dataset
@@ -138,6 +138,7 @@ def _second_pass(
     cleaning: CleaningConfig,
     tokenizers: Tokenizers,
     vocabulary: VocabularyConfig,
+    tags: tuple[str, str],
     folder: Path,
     pool: WorkerPool,
 ) -> None:
@@ -149,7 +150,7 @@ def _second_pass(
         split = progress.split(name, [corpus.prefix for corpus in paths])
         if split.lines < progress.pairs[name]:
             seed = vocabulary.seed if vocabulary.placeholders and is_cleaned else None
-            encoder = Encoder(*line_encoders, cleaning if is_cleaned else None, files.source_tag, seed)
+            encoder = Encoder(*line_encoders, cleaning if is_cleaned else None, tags, seed)
             given_marks = map_numbers(marks, np.uint8) if is_cleaned and marks.exists() else None
             writer = SplitWriter(
                 folder, split, sides, sizes, files.shard_bytes, functools.partial(progress.save, folder)
@@ -188,12 +189,20 @@ def _find_corpus(prefix: str, files: FilesConfig, folder: Path) -> Corpus:
     return Corpus(prefix, find_side(prefix, source), find_side(prefix, target))
 
 
-def _check_tag(tag: str, vocabulary: VocabularyConfig, reused: Tokenizers | None) -> None:
-    """Raise UserError before the text is read if a tag will not be one piece of the vocabulary."""
+def _tags(files: FilesConfig, vocabulary: VocabularyConfig, reused: Tokenizers | None) -> tuple[str, str]:
+    """Return the tags before source and target lines: --source-tag, or both codes of a model with language codes.
+
+    Raises UserError before the text is read if a tag will not be one piece of the vocabulary.
+    """
+    tags = files.source_tag, ""
     if reused is not None:
-        check_tag_apart(tag, reused[0])
-    elif tag and tag not in vocabulary.symbols:
-        raise not_a_piece(tag)
+        if codes := reused[1].language_codes:
+            source, target = (find_code(language, codes) for language in files.languages)
+            tags = files.source_tag or source, target
+        check_tag_apart(tags[0], reused[0])
+    elif tags[0] and tags[0] not in vocabulary.symbols:
+        raise not_a_piece(tags[0])
+    return tags
 
 
 def _scan(corpora: Mapping[str, Sequence[Corpus]], scanner: Scanner, folder: Path, pool: WorkerPool) -> dict[str, Scan]:

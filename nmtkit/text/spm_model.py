@@ -146,6 +146,11 @@ def append_language_codes(model: bytes, codes: Iterable[str]) -> bytes:
     return model + b"".join(_message(_LANGUAGE_CODE, code.encode()) for code in codes)
 
 
+def without_language_codes(model: bytes) -> bytes:
+    """Return a serialized model without the codes of `append_language_codes`."""
+    return b"".join(_message(number, value) for number, value in _fields(model) if number != _LANGUAGE_CODE)
+
+
 def read_language_codes(model: bytes) -> list[str]:
     """Read the codes of `append_language_codes`. Raises ValueError if the model is malformed."""
     return _symbols(model, _LANGUAGE_CODE)

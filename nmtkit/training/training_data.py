@@ -157,11 +157,11 @@ def _common(languages: set[str]) -> str:
 def _check_tags(datasets: Sequence[Dataset]) -> None:
     """Raise UserError if datasets with different target languages have no distinct tags, so a model confuses them.
 
-    In a dataset with several languages, the text contains the tags.
+    In a dataset with several languages, the text contains the tags. Language codes begin the targets, too.
     """
     by_tag: dict[str, Dataset] = {}
     for dataset in datasets:
-        if dataset.target_language != SEVERAL:
+        if dataset.target_language != SEVERAL and not dataset.target.language_codes:
             other = by_tag.setdefault(dataset.source_tag, dataset)
             if other.target_language != dataset.target_language:
                 tag = f"the same --source-tag {dataset.source_tag}" if dataset.source_tag else "no --source-tag"

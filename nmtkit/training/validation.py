@@ -150,7 +150,8 @@ class Validator:
 
     def _translations(self, model: TranslationModel, mine: range, should_stop: Callable[[], bool]) -> dict[int, str]:
         """Translate the sentences in the batches that are `mine`; return the translations by sentence number."""
-        translator = Translator(torch_backend(model), self.dataset.source, self.dataset.target)
+        data = self.dataset
+        translator = Translator(torch_backend(model), data.source, data.target, languages=data.languages)
         tokens = max(1, self.max_tokens // self.config.valid_beam)  # source tokens, for `beam` rows each
         found: dict[int, str] = {}
         with Progress("translating", len(mine), "batches", lines=False, within=True) as progress:
@@ -160,7 +161,7 @@ class Validator:
                 indices = self.batches[number].tolist()
                 sources = [self.split.source[i][:-1].tolist() for i in indices]
                 stream = StreamConfig(max_tokens=tokens, buffer=len(indices))
-                translations = translator.stream_encoded(sources, self._search, stream)
+                translations = translator.stream_encoded(sources, self._search, stream, data.source_tag)
                 found |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
                 progress.advance()
         return found

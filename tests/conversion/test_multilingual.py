@@ -6,20 +6,33 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.huggingface_export import to_huggingface
 from nmtkit.conversion.importers import find_importer
+from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.requests import Request
 from nmtkit.errors import UserError
+from nmtkit.model.weights import build_model
+from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
+from nmtkit.preprocessing.pipeline import preprocess
+from nmtkit.text.changed_vocabularies import trimmed
+from nmtkit.text.reading import read_lines
+from nmtkit.text.vocabulary import EOS
+from nmtkit.training.config import TrainingOptions, ValidationConfig
+from nmtkit.training.loss import MicroBatchLoss
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.validation import Validator
 
 pytest.importorskip("safetensors")
 FOREIGN = Path(__file__).parent / "foreign"
@@ -47,6 +60,19 @@ def load(tmp_path: Path) -> Callable[..., Translator]:
         return Translator.from_checkpoint(tmp_path / "model.pt", **options)
 
     return loaded
+
+
+@pytest.fixture
+def encoded(tmp_path: Path) -> tuple[Checkpoint, Dataset]:
+    """M2M-100 with a new language and new characters, and a dataset from English to it."""
+    lines = [each["line"] for each in pinned("m2m")[2:FEW]]
+    (tmp_path / "valid.en").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (tmp_path / "valid.gsw").write_text("ጽን ጽን\n" * len(lines), encoding="utf-8")
+    grow = ImportConfig(add_language="__gsw__", like="__de__", add_characters=(tmp_path / "valid.gsw",))
+    checkpoint = find_importer(FOREIGN / "m2m").load(FOREIGN / "m2m", grow)
+    files = FilesConfig("en", "gsw", validpref=(str(tmp_path / "valid"),), destdir=tmp_path / "data-bin")
+    options = VocabularyConfig(vocab_from=tmp_path / "model.pt")
+    return checkpoint, preprocess(files, options, CleaningConfig(), checkpoint)
 
 
 def tokens(translations: Any) -> list[list[str]]:
@@ -110,6 +136,28 @@ def test_an_export_is_imported_as_the_same_model(family: str, tmp_path: Path) ->
     assert all(np.array_equal(again.weights[name], weight) for name, weight in checkpoint.weights.items())
 
 
+def test_an_extended_and_trimmed_model_is_exported_and_imported_with_all_its_pieces(
+    encoded: tuple[Checkpoint, Dataset], tmp_path: Path
+) -> None:
+    grown, _ = encoded
+    small = grown.with_vocabularies(trimmed((grown.source, grown.target), [["ጽን the dog"]]))
+    for name, given in (("grown", grown), ("small", small)):
+        to_huggingface(replace(given, target_language="gsw"), tmp_path / name)
+        again = imported(tmp_path / name)
+        assert again.target_language == "__gsw__"
+        assert again.source.language_codes == given.source.language_codes
+        assert again.source.encode(["ጽን the dogs"]) != again.source.encode(["the dogs"])
+        rows = (
+            zip(each.target.vocab.pieces, each.weights["target_embedding.weight"], strict=True)
+            for each in (again, given)
+        )
+        found, expected = (
+            {piece: row.tolist() for piece, row in one if not piece.startswith("<unused")} for one in rows
+        )
+        assert found == expected
+    assert len(small.target.vocab) < len(grown.target.vocab)
+
+
 @every_family
 def test_exported_tensors_equal_those_of_the_original(family: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file
@@ -154,6 +202,37 @@ def test_an_unknown_language_is_named_with_close_codes(
     requests = [Request("A dog."), Request(""), Request("A dog.", source_lang=languages[0], target_lang=languages[1])]
     with pytest.raises(UserError, match=f"line 3: {reason}"):
         load("nllb").translate(requests)
+
+
+def test_sources_and_targets_of_a_dataset_begin_with_the_codes_of_its_languages(
+    encoded: tuple[Checkpoint, Dataset], tmp_path: Path
+) -> None:
+    checkpoint, dataset = encoded
+    split, save = dataset.split("valid"), tmp_path / "model.pt"
+    save_checkpoint(save, checkpoint)
+    translator = Translator.from_checkpoint(save, source_lang="en", target_lang="gsw", device="cpu")
+    lines = list(read_lines(tmp_path / "valid.en"))
+    for number, found in enumerate(translator.stream(lines, GREEDY)):
+        assert split.source[number].tolist() == [*found.source_ids, EOS]
+        target = checkpoint.target.vocab.to_pieces(split.target[number].tolist())
+        assert target == ["__gsw__", "▁", "ጽ", "ን", "▁", "ጽ", "ን", "</s>"]
+
+
+def test_validation_translates_between_the_languages_of_the_dataset(
+    encoded: tuple[Checkpoint, Dataset], tmp_path: Path
+) -> None:
+    checkpoint, dataset = encoded
+    save_checkpoint(tmp_path / "model.pt", checkpoint)
+    translator = Translator.from_checkpoint(
+        tmp_path / "model.pt", source_lang="en", target_lang="__gsw__", device="cpu", precision="fp32"
+    )
+    sizes = len(dataset.source.vocab), len(dataset.target.vocab)
+    model = build_model(checkpoint.model_config, *sizes, checkpoint.weights)
+    options = TrainingOptions(validation=ValidationConfig(valid_bleu=True, valid_beam=1))
+    results = Validator(dataset, options).run(MicroBatchLoss(model, 0.1), Ranks(torch.device("cpu")))
+    assert results is not None
+    expected = translator.translate(list(read_lines(tmp_path / "valid.en")), beam=1)
+    assert [sample.translation for sample in results.samples] == expected
 
 
 def edit(path: Path, **changes: Any) -> None:

@@ -38,7 +38,7 @@ def test_lack_of_memory_on_one_rank_stops_all_ranks(datasets: dict[str, Path], m
                 self.met = error
                 raise
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RunError("out of memory for one sentence")
 
     monkeypatch.setattr(validation, "Translator", fail)
