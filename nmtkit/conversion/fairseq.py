@@ -17,7 +17,7 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
-from nmtkit.conversion.pickled import ConfigNode, load_pickled, named_tensors
+from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
@@ -147,13 +147,15 @@ def _search(given: Mapping[str, Any]) -> dict[str, float]:
 
 def _fields(options: object) -> dict[str, Any]:
     """Return options by name, from any form in which fairseq releases store them; empty for anything else."""
-    if isinstance(options, argparse.Namespace):
-        options = vars(options)
-    elif isinstance(options, ConfigNode):
-        options = options.content
-    if not isinstance(options, dict):
-        return {}
-    return {name: value.content if isinstance(value, ConfigNode) else value for name, value in options.items()}
+    options = vars(options) if isinstance(options, argparse.Namespace) else _value(options)
+    return {name: _value(value) for name, value in options.items()} if isinstance(options, dict) else {}
+
+
+def _value(value: Any) -> Any:
+    """Return the value, dict or list in a node of omegaconf; other values unchanged."""
+    if not isinstance(value, ForeignObject):
+        return value
+    return vars(value).get("_content", vars(value).get("_val"))
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:

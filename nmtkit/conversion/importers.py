@@ -99,14 +99,14 @@ IMPORTERS = (  # the first that recognizes a path reads it
         opennmt.is_eole,
         opennmt.from_eole,
         (*_LANGUAGES, "spm_model"),
-        lambda path: opennmt.SEARCH_DEFAULTS,
+        lambda path: {},
     ),
     Importer(
         "an OpenNMT-py checkpoint",
         opennmt.is_opennmt,
         opennmt.from_opennmt,
         (*_LANGUAGES, "spm_model"),
-        lambda path: opennmt.SEARCH_DEFAULTS,
+        lambda path: {},
     ),
     Importer(
         "a fairseq checkpoint",
