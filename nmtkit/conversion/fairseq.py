@@ -18,14 +18,13 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, take_positions
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.wording import quoted
 
-_PAD = 1  # id in fairseq; the first PAD + 1 rows of its learned positions are unused
 _BASE = {
     "encoder_layers": 6,
     "decoder_layers": 6,
@@ -103,8 +102,7 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
         weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
         others = weights.take_stacks(config)
         if config.positions == "learned":
-            names = (f"{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
-            config, tables = with_positions(config, *(weights.take(name)[_PAD + 1 :] for name in names))
+            config, tables = take_positions(weights, config)
             others |= tables
         embeddings = _take_embeddings(weights, given)
         weights.refuse_rest()

@@ -16,7 +16,7 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.fairseq_tokenizers import joint, sentencepiece_tokenizers
+from nmtkit.conversion.fairseq_tokenizers import joint, tokenizers_of
 from nmtkit.conversion.folder import read_object
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
@@ -24,7 +24,6 @@ from nmtkit.conversion.weights import DECODER_LAYER, Embeddings, ForeignWeights,
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
-from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
@@ -212,12 +211,9 @@ def _sides(model: _Model, options: ImportConfig) -> tuple[Side, Side]:
     numbers = [{piece: number for number, piece in enumerate(pieces)} for pieces in model.pieces]
     rests = [[piece for piece in pieces if piece not in special] for pieces in model.pieces]
     vocabularies = joint((Vocabulary([*SPECIALS, *rests[0]]), Vocabulary([*SPECIALS, *rests[1]])))
-    tokenizers: list[Tokenizer]
-    if files := options.spm_model or model.spm_files:
-        tokenizers = [*sentencepiece_tokenizers(vocabularies, files)]
-    else:
-        first = SpaceTokenizer(vocabularies[0])
-        tokenizers = [first, first if vocabularies[0] is vocabularies[1] else SpaceTokenizer(vocabularies[1])]
+    files = options.spm_model or model.spm_files
+    tokenizers = tokenizers_of(vocabularies, files)
+    if not files:
         logger.info("transforms of its training text: %s", ", ".join(model.transforms) or "none")
     names = ("<blank>", "<unk>", model.start, "</s>")
     source, target = (
