@@ -21,12 +21,11 @@ from nmtkit.conversion.weights import (
     Embeddings,
     ForeignWeights,
     Side,
+    are_sinusoids,
     assemble,
-    sines_first,
     with_positions,
 )
 from nmtkit.errors import UserError
-from nmtkit.model.positions import sinusoids
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
@@ -137,8 +136,7 @@ def _are_sinusoids(table: Tensor) -> bool:
     """Whether a table (length, D) contains fairseq's sinusoids, within the rounding of its original number format."""
     fitting = (form for form in (torch.bfloat16, torch.float16) if table.to(form).float().equal(table))
     rounding = torch.finfo(next(fitting, torch.float32)).eps
-    expected = sines_first(sinusoids(len(table), table.size(1), "fairseq"))
-    return torch.allclose(table, expected, rtol=0, atol=_MAX_POSITION_ERROR + rounding)
+    return are_sinusoids(table, "fairseq", _MAX_POSITION_ERROR + rounding)
 
 
 def _take_embeddings(weights: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:

@@ -19,7 +19,7 @@ DEFAULTS: dict[str, Any] = {  #: of most models in transformers
     **{f"{stack}_layers": 12 for stack in ("encoder", "decoder")},
     **{f"{stack}_ffn_dim": 4096 for stack in ("encoder", "decoder")},
     **{f"{stack}_attention_heads": 16 for stack in ("encoder", "decoder")},
-    **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0, "share_encoder_decoder_embeddings": True},
+    **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
 }
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # name in transformers -> in nmtkit
 # Alternative names in config.json, from `attribute_map` of MarianConfig and FSMTConfig.

@@ -23,8 +23,8 @@ MARIAN: Known = {  #: Marian models of transformers
     **SIZES_AND_DROPOUT,
     **PAPER_LAYERS,
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
-    **{"share_embeddings": None, "output_bias": (False, True), "embedding_scale": (None, 1.0)},
-    **{"embedding_norm": (False,), "source_end": (True,), "attention_window": (None,)},
+    **{"share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
+    **{"embedding_scale": (None, 1.0), "embedding_norm": (False,), "source_end": (True,), "attention_window": (None,)},
 }
 
 

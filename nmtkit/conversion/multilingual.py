@@ -89,7 +89,9 @@ FAMILIES = (_M2M, _NLLB, _MBART)
 MODEL_TYPES = ("m2m_100", "mbart")
 IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}  #: of all families
 _REQUIRED: dict[str, Any] = {**IDS, "is_encoder_decoder": True, "quantization_config": None}  # only these values
-_DEFAULTS = {**DEFAULTS, "vocab_size": 0, "attention_dropout": 0.1}  # of transformers' M2M100Config
+_DEFAULTS: dict[str, Any] = {  # of transformers' M2M100Config
+    **{**DEFAULTS, "vocab_size": 0, "attention_dropout": 0.1, "share_encoder_decoder_embeddings": True}
+}
 _FIXED_TOKENIZER: dict[str, Any] = {
     **{"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"},
     **{"unk_token": "<unk>", "mask_token": MASK_PIECE, "sp_model_kwargs": {}, "legacy_behaviour": False},

@@ -16,6 +16,7 @@ from nmtkit.console.log import logger
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.parameters import check_finite, check_weights
+from nmtkit.model.positions import sinusoids
 from nmtkit.model.weights import as_arrays
 from nmtkit.text.tokenizer import Tokenizer, shares_vocabulary
 from nmtkit.text.vocabulary import NEVER_OUTPUT
@@ -191,6 +192,11 @@ def assemble(
 def sines_first(table: Tensor) -> Tensor:
     """Return a table (length, D) of nmtkit's sinusoids with all sines before all cosines."""
     return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
+
+
+def are_sinusoids(table: Tensor, form: str, tolerance: float) -> bool:
+    """Whether a table (length, D) contains the sinusoids of this form, all sines before all cosines."""
+    return torch.allclose(table, sines_first(sinusoids(len(table), table.size(1), form)), rtol=0, atol=tolerance)
 
 
 def take_positions(weights: ForeignWeights, config: TransformerConfig) -> tuple[TransformerConfig, dict[str, Tensor]]:
