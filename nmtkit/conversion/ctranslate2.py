@@ -8,14 +8,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.ctranslate2_import import DECODER_LAYER, ENCODER_LAYER
 from nmtkit.conversion.folder import add_tokenizers, export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
-from nmtkit.conversion.weights import MASK
+from nmtkit.conversion.weights import MASK, stack_norms
 from nmtkit.errors import UserError
-from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions
 from nmtkit.model.transformer import Transformer
+from nmtkit.model.weights import collect_weights
 from nmtkit.text.vocabulary import NEVER_OUTPUT, SPECIALS
 
 MAX_POSITIONS = 4096  # exported sinusoids, since CTranslate2 orders sines and cosines differently
@@ -78,26 +79,46 @@ def to_ctranslate2(
 
 
 def _fill_transformer(spec: Any, model: Transformer) -> None:
+    config, weights = model.config, collect_weights(model)
     spec.encoder.embeddings[0].weight = _array(model.source_embedding.weight)
     spec.decoder.embeddings.weight = _array(model.target_embedding.weight)
     spec.decoder.projection.weight = _array(model.output_matrix)
     spec.decoder.projection.bias = _projection_bias(model)
-    if model.config.embedding_scale is not None:
-        spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = np.float32(model.config.embedding_scale)
-    if model.config.embedding_norm:
-        _fill_norm(spec.encoder.layernorm_embedding, model.source_norm)
-        _fill_norm(spec.decoder.layernorm_embedding, model.target_norm)
-    if model.config.positions != "rotary":
+    if config.embedding_scale is not None:
+        spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = np.float32(config.embedding_scale)
+    if config.positions != "rotary":
         for side, positions in ((spec.encoder, model.source_positions), (spec.decoder, model.target_positions)):
             side.position_encodings.encodings = _array(_position_table(positions))
-    if model.config.norm == "pre":
-        _fill_norm(spec.encoder.layer_norm, model.encoder_norm)
-        _fill_norm(spec.decoder.layer_norm, model.decoder_norm)
-    for layer_spec, layer in zip(spec.encoder.layer, model.encoder, strict=True):
-        _fill_layer(layer_spec, cast(EncoderLayer, layer))
-    for layer_spec, layer in zip(spec.decoder.layer, model.decoder, strict=True):
-        _fill_layer(layer_spec, cast(DecoderLayer, layer))
-        _fill_cross_attention(layer_spec.attention, cast(DecoderLayer, layer))
+    modules = stack_norms(config)
+    for stack, count, layer in (
+        ("encoder", config.encoder_layers, ENCODER_LAYER),
+        ("decoder", config.decoder_layers, DECODER_LAYER),
+    ):
+        for number in range(count):
+            modules |= {
+                f"{stack}.{number}.{ours}": f"{stack}.layer_{number}.{theirs[0]}" for ours, theirs in layer.items()
+            }
+    for ours, theirs in modules.items():
+        part, weight, bias = _at(spec, theirs), weights[f"{ours}.weight"], weights.get(f"{ours}.bias")
+        if ours.endswith("norm"):
+            part.gamma = _array(weight)
+            if config.norm_type == "layer":
+                part.beta = _array(weight * 0 if bias is None else bias)
+            continue
+        gated = config.activation == "swiglu" and ours.endswith("inner")
+        parts = [part, _at(spec, f"{theirs}_noact")] if gated else [part]
+        for number, each in enumerate(parts):
+            each.weight = _array(weight.chunk(len(parts))[number])
+            if bias is not None:
+                each.bias = _array(bias.chunk(len(parts))[number])
+
+
+def _at(spec: Any, path: str) -> Any:
+    """Return the part of a specification at a path such as decoder.layer_0.ffn.linear_1."""
+    for name in path.split("."):
+        stem, _, number = name.rpartition("_")
+        spec = getattr(spec, name) if hasattr(spec, name) else getattr(spec, stem)[int(number)]
+    return spec
 
 
 def _position_table(positions: nn.Module) -> Tensor:
@@ -111,40 +132,6 @@ def _projection_bias(model: Transformer) -> NDArray[np.float32]:
     masked: NDArray[np.float32] = _array(matrix.new_zeros(len(matrix)) if bias is None else bias).copy()
     masked[list(NEVER_OUTPUT)] = MASK
     return masked
-
-
-def _fill_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
-    _fill_linear(spec.self_attention.linear[0], layer.self_attention.qkv)
-    _fill_linear(spec.self_attention.linear[1], layer.self_attention.out)
-    _fill_norm(spec.self_attention.layer_norm, layer.around_self_attention.norm)
-    gated = [spec.ffn.linear_0_noact] if len(layer.feed_forward.inner.widths) == 2 else []
-    _fill_linear(spec.ffn.linear_0, layer.feed_forward.inner, *gated)
-    _fill_linear(spec.ffn.linear_1, layer.feed_forward.outer)
-    _fill_norm(spec.ffn.layer_norm, layer.around_feed_forward.norm)
-
-
-def _fill_cross_attention(spec: Any, layer: DecoderLayer) -> None:
-    _fill_linear(spec.linear[0], layer.cross_attention.q)
-    _fill_linear(spec.linear[1], layer.cross_attention.kv)
-    _fill_linear(spec.linear[2], layer.cross_attention.out)
-    _fill_norm(spec.layer_norm, layer.around_cross_attention.norm)
-
-
-def _fill_linear(spec: Any, linear: nn.Linear, *more: Any) -> None:
-    """Divide the rows of a linear layer equally among its specifications."""
-    rows = linear.out_features // (1 + len(more))
-    for number, each in enumerate((spec, *more)):
-        part = slice(number * rows, (number + 1) * rows)
-        each.weight = _array(linear.weight[part])
-        if linear.bias is not None:
-            each.bias = _array(linear.bias[part])
-
-
-def _fill_norm(spec: Any, norm: nn.Module) -> None:
-    gain = cast(Tensor, norm.weight)
-    spec.gamma = _array(gain)
-    if isinstance(norm, nn.LayerNorm):
-        spec.beta = _array(gain * 0 if norm.bias is None else norm.bias)
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:

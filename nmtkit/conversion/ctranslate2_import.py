@@ -14,7 +14,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_file import read_model
-from nmtkit.conversion.fairseq_tokenizers import joint, refuse_language_codes, sentencepiece_tokenizers
+from nmtkit.conversion.fairseq_tokenizers import joint, refuse_language_codes, tokenizers_of
 from nmtkit.conversion.folder import read_json, read_object, read_part
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
@@ -23,7 +23,7 @@ from nmtkit.model.positions import sinusoids
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import side_names
 from nmtkit.text.moses_bpe import MosesBpeTokenizer
-from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
+from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary, refuse_repeated_pieces
 from nmtkit.wording import quoted
 
@@ -39,7 +39,7 @@ _OTHER_ACTIVATIONS: Mapping[float, str] = {
 }
 _PAD_NAMES = ("<pad>", "<blank>")  # if both exist, the second is an ordinary piece
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
-_ENCODER_LAYER: Parts = {
+ENCODER_LAYER: Parts = {
     "self_attention.qkv": ("self_attention.linear_0",),
     "self_attention.out": ("self_attention.linear_1",),
     "around_self_attention.norm": ("self_attention.layer_norm",),
@@ -47,8 +47,8 @@ _ENCODER_LAYER: Parts = {
     "feed_forward.outer": ("ffn.linear_1",),
     "around_feed_forward.norm": ("ffn.layer_norm",),
 }
-_DECODER_LAYER: Parts = {
-    **_ENCODER_LAYER,
+DECODER_LAYER: Parts = {
+    **ENCODER_LAYER,
     "cross_attention.q": ("attention.linear_0",),
     "cross_attention.kv": ("attention.linear_1",),
     "cross_attention.out": ("attention.linear_2",),
@@ -171,15 +171,13 @@ def tokenizers_beside(
             own = [SentencePieceTokenizer(read_part(path)) for path in paths]
         if (own[0].vocab, own[-1].vocab) == vocabularies:
             return own[0], own[-1]
-    if paths:
-        return sentencepiece_tokenizers(vocabularies, paths)
     settings = [folder / f"bpe.{side}.json" for side in side_names(languages)]  # in nmtkit's own exports
-    if all(path.exists() for path in settings):
+    if not paths and all(path.exists() for path in settings):
         contents = (read_part(path) for path in settings)
         return MosesBpeTokenizer(source, next(contents)), MosesBpeTokenizer(target, next(contents))
-    refuse_language_codes(target, None)
-    first = SpaceTokenizer(source)
-    return first, first if target is source else SpaceTokenizer(target)
+    if not paths:
+        refuse_language_codes(target, None)
+    return tokenizers_of(vocabularies, paths)
 
 
 def _sentencepiece_files(folder: Path, languages: tuple[str, str]) -> tuple[Path, ...]:
@@ -204,8 +202,8 @@ def _convert(
     config, scale = _take_config(matrices, attributes)
     weights = ForeignWeights(matrices)
     form = "{stack}.layer_{number}."
-    others = weights.take_layers("encoder", config.encoder_layers, form, _ENCODER_LAYER)
-    others |= weights.take_layers("decoder", config.decoder_layers, form, _DECODER_LAYER)
+    others = weights.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
+    others |= weights.take_layers("decoder", config.decoder_layers, form, DECODER_LAYER)
     config = replace(config, embedding_norm="encoder.layernorm_embedding.weight" in weights)
     others |= weights.take_norms(config)
     tables = _take_positions(weights, config.d_model)

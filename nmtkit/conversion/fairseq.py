@@ -17,15 +17,14 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
-from nmtkit.conversion.pickled import ConfigNode, load_pickled, named_tensors
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
+from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, take_positions
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.wording import quoted
 
-_PAD = 1  # id in fairseq; the first PAD + 1 rows of its learned positions are unused
 _BASE = {
     "encoder_layers": 6,
     "decoder_layers": 6,
@@ -103,8 +102,7 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
         weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
         others = weights.take_stacks(config)
         if config.positions == "learned":
-            names = (f"{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
-            config, tables = with_positions(config, *(weights.take(name)[_PAD + 1 :] for name in names))
+            config, tables = take_positions(weights, config)
             others |= tables
         embeddings = _take_embeddings(weights, given)
         weights.refuse_rest()
@@ -147,13 +145,15 @@ def _search(given: Mapping[str, Any]) -> dict[str, float]:
 
 def _fields(options: object) -> dict[str, Any]:
     """Return options by name, from any form in which fairseq releases store them; empty for anything else."""
-    if isinstance(options, argparse.Namespace):
-        options = vars(options)
-    elif isinstance(options, ConfigNode):
-        options = options.content
-    if not isinstance(options, dict):
-        return {}
-    return {name: value.content if isinstance(value, ConfigNode) else value for name, value in options.items()}
+    options = vars(options) if isinstance(options, argparse.Namespace) else _value(options)
+    return {name: _value(value) for name, value in options.items()} if isinstance(options, dict) else {}
+
+
+def _value(value: Any) -> Any:
+    """Return the value, dict or list in a node of omegaconf; other values unchanged."""
+    if not isinstance(value, ForeignObject):
+        return value
+    return vars(value).get("_content", vars(value).get("_val"))
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:

@@ -66,19 +66,17 @@ def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfi
         read = _read(codes, read_codes)
         settings = (MosesBpe(language, *read).to_bytes() for language in languages)
         return sides_of([MosesBpeTokenizer(v, each) for v, each in zip((source, target), settings, strict=True)])
-    if models:
-        return sides_of([*sentencepiece_tokenizers((source, target), models)])
-    first = SpaceTokenizer(source)
-    return sides_of([first, first if target is source else SpaceTokenizer(target)])
+    return sides_of(tokenizers_of((source, target), models))
 
 
-def sentencepiece_tokenizers(
-    vocabularies: tuple[Vocabulary, Vocabulary], paths: Sequence[Path]
-) -> tuple[SentencePieceVocabTokenizer, SentencePieceVocabTokenizer]:
-    """Return the tokenizers of both sides, given one SentencePiece model for both or one for each.
+def tokenizers_of(vocabularies: tuple[Vocabulary, Vocabulary], paths: Sequence[Path]) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizers of both sides: one SentencePiece model for both, one for each, or none for segmented text.
 
-    Raises UserError for a model whose outputs begin with a language code.
+    Raises UserError for a SentencePiece model whose outputs begin with a language code.
     """
+    if not paths:
+        first = SpaceTokenizer(vocabularies[0])
+        return first, first if vocabularies[0] is vocabularies[1] else SpaceTokenizer(vocabularies[1])
     if len(paths) > 2:
         raise UserError("--spm-model: give one SentencePiece model, or one each for source and target")
     models = [_read(path, bytes) for path in (paths[0], paths[-1])]

@@ -13,11 +13,19 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import joint, sides_of
 from nmtkit.conversion.folder import read_object, read_part
 from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_weights
-from nmtkit.conversion.huggingface_settings import check_fixed, read_settings, transformer_config
+from nmtkit.conversion.huggingface_settings import DEFAULTS, check_fixed, read_settings, transformer_config
 from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_tokenizer_settings
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first, with_positions
+from nmtkit.conversion.weights import (
+    POSITION_OFFSET,
+    POSITIONS,
+    Embeddings,
+    ForeignWeights,
+    Side,
+    are_sinusoids,
+    assemble,
+    with_positions,
+)
 from nmtkit.errors import UserError
-from nmtkit.model.positions import sinusoids
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
@@ -30,19 +38,11 @@ _REQUIRED: dict[str, Any] = {  # the only supported values, which are also the d
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
-# The defaults of transformers' FSMTConfig.
-_DEFAULTS: dict[str, Any] = {
-    **{"d_model": 1024, "activation_function": "relu", "scale_embedding": True, "tie_word_embeddings": False},
-    **{f"{stack}_layers": 12 for stack in ("encoder", "decoder")},
-    **{f"{stack}_ffn_dim": 4096 for stack in ("encoder", "decoder")},
-    **{f"{stack}_attention_heads": 16 for stack in ("encoder", "decoder")},
-    **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
-}
+_DEFAULTS: dict[str, Any] = {**DEFAULTS, "tie_word_embeddings": False}  # of transformers' FSMTConfig
 SEARCH_DEFAULTS: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "max_length": 200}  #: also from FSMTConfig
 _FIXED_TOKENIZER: dict[str, Any] = {
     **{"unk_token": "<unk>", "bos_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"}
 }
-_POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 _MAX_POSITION_ERROR = 2e-4  # for large angles in float32
 
 
@@ -58,7 +58,7 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
                 raise UserError(f"added token {quoted(token)} with the id {number} is not supported")
         pair = _languages(settings, tokenizer, options)
         sides = _sides(folder, pair, _is_lowercase(tokenizer))
-        weights = ForeignWeights({name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()})
+        weights = read_weights(folder)
         others = weights.take_stacks(config)
         if tables := _take_learned_positions(weights, config.d_model):
             config, learned = with_positions(config, *tables)
@@ -120,10 +120,10 @@ def _take_learned_positions(weights: ForeignWeights, d_model: int) -> tuple[Tens
     transformers 5 stores them, and trains them with the other weights. Raises UserError if only one is stored, or if
     their width is not D.
     """
-    if not any(name in weights for name in _POSITIONS):
+    if not any(name in weights for name in POSITIONS):
         return None
-    source, target = (weights.take(name)[_REQUIRED["pad_token_id"] + 1 :] for name in _POSITIONS)
-    for name, table in zip(_POSITIONS, (source, target), strict=True):
+    source, target = (weights.take(name)[POSITION_OFFSET:] for name in POSITIONS)
+    for name, table in zip(POSITIONS, (source, target), strict=True):
         if table.shape[1:] != (d_model,):
             raise UserError(f"{name} does not have the width d_model")
     if _are_sinusoids(source) and _are_sinusoids(target):
@@ -136,8 +136,7 @@ def _are_sinusoids(table: Tensor) -> bool:
     """Whether a table (length, D) contains fairseq's sinusoids, within the rounding of its original number format."""
     fitting = (form for form in (torch.bfloat16, torch.float16) if table.to(form).float().equal(table))
     rounding = torch.finfo(next(fitting, torch.float32)).eps
-    expected = sines_first(sinusoids(len(table), table.size(1), "fairseq"))
-    return torch.allclose(table, expected, rtol=0, atol=_MAX_POSITION_ERROR + rounding)
+    return are_sinusoids(table, "fairseq", _MAX_POSITION_ERROR + rounding)
 
 
 def _take_embeddings(weights: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:

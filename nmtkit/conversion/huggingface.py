@@ -10,6 +10,7 @@ from nmtkit.checkpoint import SAFETENSORS_FILE
 from nmtkit.conversion.folder import read_object
 from nmtkit.conversion.pickled import load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
+from nmtkit.conversion.weights import ForeignWeights
 from nmtkit.errors import UserError
 from nmtkit.wording import quoted
 
@@ -27,16 +28,19 @@ def model_type(path: Path) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the weights by name, from one file or from shards, in their shapes (…) and number formats.
+def read_weights(folder: Path) -> ForeignWeights:
+    """Read the weights by name without `model.`, from one file or from shards, in their shapes (…) and number formats.
 
     Raises UserError if they are missing or damaged.
     """
     for name, read in ((SAFETENSORS_FILE, read_tensors), (PICKLED, _read_pickled)):
         if (folder / name).exists():
-            return read(folder / name)
-        if (folder / f"{name}{_INDEX}").exists():
-            return _read_shards(folder, f"{name}{_INDEX}", read)
+            found = read(folder / name)
+        elif (folder / f"{name}{_INDEX}").exists():
+            found = _read_shards(folder, f"{name}{_INDEX}", read)
+        else:
+            continue
+        return ForeignWeights({name.removeprefix("model."): tensor for name, tensor in found.items()})
     raise UserError(f"has neither {SAFETENSORS_FILE} nor {PICKLED}, nor their shards")
 
 

@@ -18,7 +18,7 @@ from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
 from nmtkit.conversion.huggingface_settings import generation_settings, settings_of
 from nmtkit.conversion.huggingface_tokenizer import added_tokens
-from nmtkit.conversion.known import PAPER_LAYERS, SIZES_AND_DROPOUT, Known, check_known
+from nmtkit.conversion.known import MARIAN, check_known
 from nmtkit.conversion.marian import (
     EOS_PIECE,
     PAD_PIECE,
@@ -39,19 +39,6 @@ from nmtkit.text.spm_model import read_split_symbols
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS
 from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, SPECIALS, UNK
 
-KNOWN: Known = {
-    **SIZES_AND_DROPOUT,
-    **PAPER_LAYERS,
-    **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
-    **{
-        "share_embeddings": ("all", "decoder", "none", None),
-        "output_bias": (False, True),
-        "embedding_scale": (None, 1.0),
-        "embedding_norm": (False,),
-        "source_end": (True,),
-        "attention_window": (None,),
-    },
-}
 _MAX_TOKENS = 512  # default limit of sources and outputs, as in OPUS-MT: longer ones raise an error
 
 
@@ -74,7 +61,7 @@ def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
 
 
 def _marian_parts(checkpoint: Checkpoint) -> Parts:
-    config = check_known(checkpoint.model_config, KNOWN, "Hugging Face's Marian")
+    config = check_known(checkpoint.model_config, MARIAN, "Hugging Face's Marian")
     _check_tokenizers(checkpoint)
     checkpoint = with_full_heads(checkpoint, config)
     orders = _id_orders(checkpoint)

@@ -14,6 +14,13 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.wording import quoted
 
+DEFAULTS: dict[str, Any] = {  #: of most models in transformers
+    **{"d_model": 1024, "activation_function": "relu", "scale_embedding": True, "tie_word_embeddings": True},
+    **{f"{stack}_layers": 12 for stack in ("encoder", "decoder")},
+    **{f"{stack}_ffn_dim": 4096 for stack in ("encoder", "decoder")},
+    **{f"{stack}_attention_heads": 16 for stack in ("encoder", "decoder")},
+    **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
+}
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # name in transformers -> in nmtkit
 # Alternative names in config.json, from `attribute_map` of MarianConfig and FSMTConfig.
 _ALIASES = {

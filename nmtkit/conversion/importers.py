@@ -34,7 +34,7 @@ class Importer(NamedTuple):
     recognizes: Callable[[Path], bool]  #: whether a file or folder has this format, by a quick look
     read: Callable[[Path, ImportConfig], Checkpoint]
     options: tuple[str, ...]  #: the options of `ImportConfig` that it uses
-    search: Callable[[Path], dict[str, float | str]]  #: returns options of nmt-generate that the model recommends
+    search: Callable[[Path], dict[str, float | str]] = lambda path: {}  #: options of nmt-generate in other files
     allows_unknown: bool = True  #: whether its toolkit lets outputs contain the unknown token
 
     def load(self, path: Path, options: ImportConfig) -> Checkpoint:
@@ -92,21 +92,18 @@ IMPORTERS = (  # the first that recognizes a path reads it
         lambda path: (path / MODEL_FILE).exists(),
         from_ctranslate2,
         (*_LANGUAGES, "spm_model"),
-        lambda path: {},
     ),
     Importer(
         "an Eole model",
         opennmt.is_eole,
         opennmt.from_eole,
         (*_LANGUAGES, "spm_model"),
-        lambda path: opennmt.SEARCH_DEFAULTS,
     ),
     Importer(
         "an OpenNMT-py checkpoint",
         opennmt.is_opennmt,
         opennmt.from_opennmt,
         (*_LANGUAGES, "spm_model"),
-        lambda path: opennmt.SEARCH_DEFAULTS,
     ),
     Importer(
         "a fairseq checkpoint",
@@ -152,7 +149,7 @@ def find_importer(path: Path, grows: bool = False) -> Importer:
     if _is_checkpoint(path):
         if grows:
             read = load_checkpoint
-            return Importer("an nmtkit checkpoint", _is_checkpoint, lambda path, _: read(path), (), lambda _: {})
+            return Importer("an nmtkit checkpoint", _is_checkpoint, lambda path, _: read(path), ())
         raise UserError(f"{path} is an nmtkit checkpoint: use it directly")
     if is_export(path):
         raise UserError(f"nmt-export wrote {path}: convert it with nmt-export {path} --to checkpoint")

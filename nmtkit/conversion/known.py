@@ -19,6 +19,13 @@ SIZES_AND_DROPOUT: Known = dict.fromkeys(
     )
 )
 PAPER_LAYERS: Known = {"norm_type": ("layer",), "qk_norm": (False,), "bias": (True,)}
+MARIAN: Known = {  #: Marian models of transformers
+    **SIZES_AND_DROPOUT,
+    **PAPER_LAYERS,
+    **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
+    **{"share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
+    **{"embedding_scale": (None, 1.0), "embedding_norm": (False,), "source_end": (True,), "attention_window": (None,)},
+}
 
 
 def check_known(config: ModelConfig, known: Known, target: str) -> TransformerConfig:

@@ -15,11 +15,10 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.folder import read_object, read_part
 from nmtkit.conversion.huggingface import CONFIG, read_weights
-from nmtkit.conversion.huggingface_settings import check_fixed, read_settings, transformer_config
+from nmtkit.conversion.huggingface_settings import DEFAULTS, check_fixed, read_settings, transformer_config
 from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_tokenizer_settings
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, are_sinusoids, assemble
 from nmtkit.errors import UserError
-from nmtkit.model.positions import sinusoids
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.spm_model import append_split_symbols, read_split_symbols
 from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
@@ -37,15 +36,9 @@ SPECIAL_PIECES = (EOS_PIECE, UNK_PIECE, PAD_PIECE)
 _SHARED, _SOURCE, _TARGET = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 _OUTPUT = "lm_head.weight"
 _MAX_POSITION_ERROR = 2e-3  # for sinusoids in fp16
-# The defaults of transformers' MarianConfig.
-_DEFAULTS: dict[str, Any] = {
-    **{"d_model": 1024, "activation_function": "gelu", "scale_embedding": False},
+_DEFAULTS: dict[str, Any] = {  # of transformers' MarianConfig
+    **{**DEFAULTS, "activation_function": "gelu", "scale_embedding": False, "share_encoder_decoder_embeddings": True},
     **{"vocab_size": 58101, "pad_token_id": 58100, "decoder_start_token_id": 58100, "eos_token_id": 0},
-    **{f"{stack}_layers": 12 for stack in ("encoder", "decoder")},
-    **{f"{stack}_ffn_dim": 4096 for stack in ("encoder", "decoder")},
-    **{f"{stack}_attention_heads": 16 for stack in ("encoder", "decoder")},
-    **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
-    **{"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True},
 }
 # The only supported values of other options, some from early releases, which are also the defaults.
 _FIXED: dict[str, Any] = {
@@ -70,8 +63,7 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
         tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         languages = options.languages(tokenizer.get("source_lang"), tokenizer.get("target_lang"))
         config = transformer_config(settings, "sinusoidal")
-        weights = {name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()}
-        tensors = ForeignWeights(weights)
+        tensors = read_weights(folder)
         embeddings = take_embeddings(tensors, settings)
         _drop_positions(tensors, config.d_model)
         others = tensors.take_stacks(config)
@@ -134,9 +126,7 @@ def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:
         name = f"{stack}.embed_positions.weight"
         if name in tensors:
             table = tensors.take(name)
-            if table.shape[1:] != (d_model,) or not torch.allclose(
-                table, sines_first(sinusoids(len(table), d_model)), rtol=0, atol=_MAX_POSITION_ERROR
-            ):
+            if table.shape[1:] != (d_model,) or not are_sinusoids(table, "sinusoidal", _MAX_POSITION_ERROR):
                 raise UserError(f"{name} is not the table of sinusoids: other positions are not supported")
 
 

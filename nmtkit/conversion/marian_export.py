@@ -14,8 +14,8 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.conversion.folder import add_tokenizers, export_folder
 from nmtkit.conversion.heads import with_full_heads
-from nmtkit.conversion.huggingface_export import KNOWN, named_tensors, piece_ids
-from nmtkit.conversion.known import check_known
+from nmtkit.conversion.huggingface_export import named_tensors, piece_ids
+from nmtkit.conversion.known import MARIAN, check_known
 from nmtkit.conversion.marian_file import DECODER, FIXED, OPTIONS, SPM, YAML, to_yaml, write_marian
 from nmtkit.conversion.marian_import import sentencepiece_ids
 from nmtkit.decoding.config import SearchConfig
@@ -25,7 +25,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
-_KNOWN = {**KNOWN, "positions": ("marian",)}
+_KNOWN = {**MARIAN, "positions": ("marian",)}
 _BINARY, _SHORTLIST = "model.bin", "lex.bin"
 _PAGE = {"index.html": "browser.html", "offline.js": "offline.js"}
 _LISTS_MAGIC = 0xF11A48D5013417F5

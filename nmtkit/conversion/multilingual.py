@@ -14,6 +14,7 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.folder import read_object, read_part
 from nmtkit.conversion.huggingface import CONFIG, model_type, read_weights
 from nmtkit.conversion.huggingface_settings import (
+    DEFAULTS,
     Options,
     check_fixed,
     read_settings,
@@ -22,7 +23,7 @@ from nmtkit.conversion.huggingface_settings import (
 )
 from nmtkit.conversion.huggingface_tokenizer import ANY, read_added_tokens, read_tokenizer_settings
 from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber, take_embeddings, with_added
-from nmtkit.conversion.weights import ForeignWeights, Side, assemble, with_positions
+from nmtkit.conversion.weights import Side, assemble, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import SEVERAL, find_code
@@ -32,7 +33,6 @@ from nmtkit.wording import quoted
 
 SPM_MODEL, MASK_PIECE = "sentencepiece.bpe.model", "<mask>"
 SPECIAL_PIECES = ("<s>", "<pad>", "</s>", "<unk>")  #: the ids from 0 on; those of nmtkit have another order
-POSITION_OFFSET = 2  #: unused rows before the learned positions
 _SPM_SPECIALS = ["<unk>", "<s>", "</s>"]
 _CODE = re.compile(r"[a-z]{2,}_[A-Za-z0-9_]+|__[a-z]+__")
 _LATIN = "_Latn"
@@ -90,12 +90,7 @@ MODEL_TYPES = ("m2m_100", "mbart")
 IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}  #: of all families
 _REQUIRED: dict[str, Any] = {**IDS, "is_encoder_decoder": True, "quantization_config": None}  # only these values
 _DEFAULTS: dict[str, Any] = {  # of transformers' M2M100Config
-    **{"d_model": 1024, "vocab_size": 0, "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True},
-    **{f"{stack}_layers": 12 for stack in ("encoder", "decoder")},
-    **{f"{stack}_ffn_dim": 4096 for stack in ("encoder", "decoder")},
-    **{f"{stack}_attention_heads": 16 for stack in ("encoder", "decoder")},
-    **{"activation_function": "relu", "scale_embedding": True},
-    **{"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0},
+    **{**DEFAULTS, "vocab_size": 0, "attention_dropout": 0.1, "share_encoder_decoder_embeddings": True}
 }
 _FIXED_TOKENIZER: dict[str, Any] = {
     **{"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"},
@@ -118,12 +113,11 @@ def from_multilingual(folder: Path, options: ImportConfig) -> Checkpoint:
         languages = _languages(settings["forced_bos_token_id"], codes, options)
         config = transformer_config(settings, "fairseq")
         config = replace(config, norm="pre", embedding_norm=family.is_bart)
-        tensors = ForeignWeights({name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()})
+        tensors = read_weights(folder)
         tensors.drop(lambda name: name.endswith((".embed_positions.weights", "._float_tensor")))  # of early releases
         others = tensors.take_stacks(config)
         if family.is_bart:
-            names = (f"{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
-            config, positions = with_positions(config, *(tensors.take(name)[POSITION_OFFSET:] for name in names))
+            config, positions = take_positions(tensors, config)
             others |= positions
         embeddings = take_embeddings(tensors, settings)
         tensors.refuse_rest()

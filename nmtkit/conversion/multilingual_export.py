@@ -10,18 +10,17 @@ from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
 from nmtkit.conversion.huggingface_settings import settings_of
 from nmtkit.conversion.huggingface_tokenizer import added_tokens
-from nmtkit.conversion.known import PAPER_LAYERS, SIZES_AND_DROPOUT, Known, check_known
+from nmtkit.conversion.known import MARIAN, Known, check_known
 from nmtkit.conversion.marian import VOCABULARY
 from nmtkit.conversion.multilingual import (
     FAMILIES,
     IDS,
     MASK_PIECE,
-    POSITION_OFFSET,
     SPECIAL_PIECES,
     SPM_MODEL,
     Family,
 )
-from nmtkit.conversion.weights import alternating, permute_width, stack_tensors
+from nmtkit.conversion.weights import POSITION_OFFSET, alternating, permute_width, stack_tensors
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.weights import as_tensors
@@ -39,12 +38,9 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
     family = _family(checkpoint)
     name = str(family.tokenizers[0]).removesuffix("Tokenizer")
     known: Known = {
-        **SIZES_AND_DROPOUT,
-        **PAPER_LAYERS,
-        **{"activation": ("relu", "gelu", "swish"), "positions": ("learned" if family.is_bart else "fairseq",)},
-        **{"norm": ("pre",), "share_embeddings": None, "output_bias": (False, family.is_bart)},
-        **{"embedding_scale": (None, 1.0), "embedding_norm": (family.is_bart,)},
-        **{"source_end": (True,), "attention_window": (None,)},
+        **MARIAN,
+        **{"positions": ("learned" if family.is_bart else "fairseq",), "norm": ("pre",)},
+        **{"output_bias": (False, family.is_bart), "embedding_norm": (family.is_bart,)},
     }
     config = check_known(checkpoint.model_config, known, f"Hugging Face's {name}")
     checkpoint = with_full_heads(checkpoint, config)

@@ -1,12 +1,12 @@
-"""Import of Transformers of OpenNMT-py 3 and of its successor Eole.
+"""Import of Transformers of OpenNMT-py 2 and 3, and of its successor Eole.
 
-Both are pre-norm, their sources have no </s>, and their linear layers usually have no biases. They differ in names.
+All are pre-norm, their sources have no </s>, and their linear layers usually have no biases. They differ in names.
 """
 
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,28 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.fairseq_tokenizers import joint, sentencepiece_tokenizers
+from nmtkit.conversion.fairseq_tokenizers import joint, tokenizers_of
 from nmtkit.conversion.folder import read_object
-from nmtkit.conversion.pickled import load_pickled, named_tensors
+from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
 from nmtkit.conversion.weights import DECODER_LAYER, Embeddings, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
-from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
-SEARCH_DEFAULTS: dict[str, float | str] = {  # of both toolkits
-    **{"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},
-    **{"max_len_a": 1.25, "max_len_b": 5},
+_SEARCH: dict[str, Any] = {
+    **{"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0, "max_len_a": 1.25, "max_len_b": 5}
 }
+_SEARCH_2: dict[str, Any] = {"beam": 5, "length_penalty": 0.0, "max_len_a": 0.0, "max_len_b": 100}  # of OpenNMT-py 2
 _ACTIVATIONS = ("relu", "gelu")
 _FIXED: dict[str, tuple[object, ...]] = {  # options, each with its supported values
     **{"encoder_type": ("transformer",), "decoder_type": ("transformer",), "model_task": ("seq2seq",)},
     **{"position_encoding": (True,), "position_encoding_type": ("SinusoidalInterleaved", None)},
     **{"max_relative_positions": (0, None), "sliding_window": (0, None), "layer_norm": ("standard",)},
     **{"parallel_residual": (False, None), "quant_type": ("", None), "copy_attn": (False, None)},
+    **{"generator_function": ("softmax",), "self_attn_type": ("scaled-dot", "scaled-dot-flash")},
 }
 _RENAMED = tuple(  # names of OpenNMT-py, then of Eole -> the names of fairseq
     (re.compile(pattern), new)
@@ -68,6 +68,7 @@ class _Model:
     pieces: tuple[Sequence[str], Sequence[str]]
     start: str  #: the piece before each output
     transforms: Sequence[str]
+    search: dict[str, Any]  #: default options of nmt-generate
     spm_files: tuple[Path, ...] = ()
 
 
@@ -87,28 +88,32 @@ def is_eole(path: Path) -> bool:
 
 
 def from_opennmt(path: Path, options: ImportConfig) -> Checkpoint:
-    """Read a checkpoint of OpenNMT-py 3. Raises UserError if it is damaged or has an unsupported feature."""
+    """Read a checkpoint of OpenNMT-py 2 or 3. Raises UserError if it is damaged or has an unsupported feature."""
     with as_user_errors(path, "an OpenNMT-py checkpoint"):
-        content = _read(path)
+        content = load_pickled(path)
         given, vocabularies = vars(content["opt"]), content["vocab"]
         if "model" in content:
             tensors = named_tensors(content["model"])
-            tensors |= {f"generator.{name}": tensor for name, tensor in named_tensors(content["generator"]).items()}
+            # Version 2 names the weights 0.weight and 0.bias.
+            output = {name.removeprefix("0."): tensor for name, tensor in named_tensors(content["generator"]).items()}
+            tensors |= {f"generator.{name}": tensor for name, tensor in output.items()}
         else:
             tensors = read_tensors(path.with_suffix(".safetensors"))
-        pieces = vocabularies["src"], vocabularies["tgt"]
+        pieces, search = (vocabularies["src"], vocabularies["tgt"]), _SEARCH
+        if isinstance(pieces[0], ForeignObject):  # a field of torchtext, in version 2
+            pieces, search = (_pieces(pieces[0]), _pieces(pieces[1])), _SEARCH_2
+            given = {**given, "hidden_size": given["enc_rnn_size"]}
         start = vocabularies.get("decoder_start_token", "<s>")
-        model = _Model(given, tensors, pieces, start, sorted(given.get("_all_transform", ())))
+        model = _Model(given, tensors, pieces, start, sorted(given.get("_all_transform", ())), search)
         return _convert(model, options)
 
 
-def _read(path: Path) -> Any:
-    try:
-        return load_pickled(path)
-    except UserError as error:
-        if "torchtext" not in str(error):
-            raise
-        raise UserError("it is from OpenNMT-py 2: convert it with its tools/convertv2_v3.py") from error
+def _pieces(field: Any) -> Sequence[str]:
+    """Return the pieces of a vocabulary of OpenNMT-py 2. Raises UserError for a source with features."""
+    if len(field.fields) > 1:
+        raise UserError("source features are not supported")
+    pieces: Sequence[str] = field.fields[0][1].vocab.itos
+    return pieces
 
 
 def from_eole(folder: Path, options: ImportConfig) -> Checkpoint:
@@ -136,6 +141,7 @@ def from_eole(folder: Path, options: ImportConfig) -> Checkpoint:
             (vocabularies["src"], vocabularies["tgt"]),
             vocabularies.get("decoder_start_token", "<s>"),
             transforms,
+            _SEARCH,
             files if len(files) == 2 and all(map(Path.is_file, files)) else (),
         )
         return _convert(model, options)
@@ -156,7 +162,7 @@ def _convert(model: _Model, options: ImportConfig) -> Checkpoint:
     output = weights.take("generator.weight") if "generator.weight" in weights else target
     embeddings = Embeddings(source, target, output, weights.take("generator.bias"))
     weights.refuse_rest()
-    return assemble(config, languages, sides, embeddings, others, halves=False)
+    return replace(assemble(config, languages, sides, embeddings, others, halves=False), search=model.search)
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:
@@ -205,12 +211,9 @@ def _sides(model: _Model, options: ImportConfig) -> tuple[Side, Side]:
     numbers = [{piece: number for number, piece in enumerate(pieces)} for pieces in model.pieces]
     rests = [[piece for piece in pieces if piece not in special] for pieces in model.pieces]
     vocabularies = joint((Vocabulary([*SPECIALS, *rests[0]]), Vocabulary([*SPECIALS, *rests[1]])))
-    tokenizers: list[Tokenizer]
-    if files := options.spm_model or model.spm_files:
-        tokenizers = [*sentencepiece_tokenizers(vocabularies, files)]
-    else:
-        first = SpaceTokenizer(vocabularies[0])
-        tokenizers = [first, first if vocabularies[0] is vocabularies[1] else SpaceTokenizer(vocabularies[1])]
+    files = options.spm_model or model.spm_files
+    tokenizers = tokenizers_of(vocabularies, files)
+    if not files:
         logger.info("transforms of its training text: %s", ", ".join(model.transforms) or "none")
     names = ("<blank>", "<unk>", model.start, "</s>")
     source, target = (

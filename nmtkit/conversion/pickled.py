@@ -1,7 +1,7 @@
-"""Reads files of `torch.save` from other programs: tensors, plain containers, options of argparse and omegaconf.
+"""Reads files of `torch.save` from other programs: tensors, plain containers, options, and vocabularies of torchtext.
 
-Runs no code from such a file, because `torch.load(weights_only=True)` rejects unknown classes. Neither omegaconf nor
-fairseq is needed, because stand-ins replace their classes.
+Runs no code from such a file, because `torch.load(weights_only=True)` rejects unknown classes. None of these programs
+is needed, because stand-ins replace their classes.
 """
 
 import argparse
@@ -21,32 +21,25 @@ _SIGNATURES = (b"PK\3\4", b"\x80\2")  # torch's zip format, and the older one
 _FOREIGN_CLASS = re.compile(r"GLOBAL (\S{1,100})")  # in torch's message
 
 
-class _Ignored:
-    """Replaces objects with statistics, and drops all values."""
+class ForeignObject:
+    """Replaces an object whose class is not loaded, and keeps its attributes."""
 
     def __init__(self, *_: object) -> None:
         pass
 
-    def __setstate__(self, _: object) -> None:
-        pass
-
-
-class ConfigNode:
-    """Replaces an omegaconf node: a value, or a dict or list of nodes."""
-
-    content: object = None
-
     def __setstate__(self, state: object) -> None:
         if isinstance(state, dict):
-            self.content = state.get("_content", state.get("_val"))
+            vars(self).update(state)
 
 
 def _new_dict(*_: object) -> dict[object, object]:
     return {}
 
 
-_NODES = ("omegaconf.dictconfig.DictConfig", "omegaconf.listconfig.ListConfig", "omegaconf.nodes.AnyNode")
-_IGNORED = (
+_FOREIGN = (  # with data, then without effect on the model
+    *("omegaconf.dictconfig.DictConfig", "omegaconf.listconfig.ListConfig", "omegaconf.nodes.AnyNode"),
+    *("torchtext.vocab.Vocab", "torchtext.data.field.Field", "onmt.inputters.text_dataset.TextMultiField"),
+    *("torchtext.data.utils._split_tokenizer", "onmt.inputters.text_dataset._feature_tokenize", "functools.partial"),
     *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
     *("numpy.dtype", "numpy.ndarray"),
     *(f"fairseq.meters.{name}" for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")),
@@ -55,8 +48,7 @@ _IGNORED = (
 )
 _ALLOWED: list[Any] = [
     argparse.Namespace,
-    *((ConfigNode, name) for name in _NODES),
-    *((_Ignored, name) for name in _IGNORED),
+    *((ForeignObject, name) for name in _FOREIGN),
     (_new_dict, "collections.defaultdict"),
 ]
 

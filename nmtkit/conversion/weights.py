@@ -16,10 +16,13 @@ from nmtkit.console.log import logger
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.parameters import check_finite, check_weights
+from nmtkit.model.positions import sinusoids
 from nmtkit.model.weights import as_arrays
 from nmtkit.text.tokenizer import Tokenizer, shares_vocabulary
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
+POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")  #: fairseq's names
+POSITION_OFFSET = 2  #: unused rows before fairseq's positions
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 MASK = -1e4  #: bias of ids that are never output: gives probability 0 in all number formats, including fp16
 _FLOAT32_STEP = 2**-23  # a scale may be stored in float32
@@ -189,6 +192,16 @@ def assemble(
 def sines_first(table: Tensor) -> Tensor:
     """Return a table (length, D) of nmtkit's sinusoids with all sines before all cosines."""
     return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
+
+
+def are_sinusoids(table: Tensor, form: str, tolerance: float) -> bool:
+    """Whether a table (length, D) contains the sinusoids of this form, all sines before all cosines."""
+    return torch.allclose(table, sines_first(sinusoids(len(table), table.size(1), form)), rtol=0, atol=tolerance)
+
+
+def take_positions(weights: ForeignWeights, config: TransformerConfig) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """Take fairseq's tables of learned positions, of which the first two rows are unused; see `with_positions`."""
+    return with_positions(config, *(weights.take(name)[POSITION_OFFSET:] for name in POSITIONS))
 
 
 def with_positions(

@@ -9,6 +9,8 @@ from running_server import SEARCH, Server
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.importers import find_importer
 from nmtkit.decoding.config import SearchConfig
 
 pytest.importorskip("starlette")
@@ -66,8 +68,8 @@ def test_the_page_offers_the_pairs_of_several_models(
         browser.open(server.address)
         for number, title in enumerate(("English to German", "German to English")):
             browser.wait_for("#pair:not([hidden]) option:nth-child(2)")
-            browser.run("pair.selectedIndex = arguments[0]; pair.onchange(); output.replaceChildren()", number)
-            assert browser.run("return [pair.value, document.title]") == [title, title]
+            browser.run("source.selectedIndex = arguments[0]; source.onchange(); output.replaceChildren()", number)
+            assert browser.run("return document.title") == title
             browser.run("text.value = arguments[0]; translate()", LINES[0])
             browser.wait_for("#output .target")
             (texts[title],) = browser.texts(".target")
@@ -78,6 +80,26 @@ def test_the_page_offers_the_pairs_of_several_models(
     ]
     assert [text.split() for text in texts.values()] == expected
     assert expected[0] != expected[1]
+
+
+def test_the_page_offers_the_languages_of_a_multilingual_model(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    folder = Path(__file__).parents[1] / "conversion" / "foreign" / "nllb"
+    save_checkpoint(tmp_path / "nllb.pt", find_importer(folder).read(folder, ImportConfig()))
+    server = Server(tmp_path / "nllb.pt", "--source-lang", "en", "--target-lang", "de")
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(server.address)
+        browser.wait_for("#pair:not([hidden]) option:nth-child(200)")
+        assert browser.run("return [source.value, target.value, target.length]") == ["eng_Latn", "deu_Latn", 201]
+        browser.run("target.value = 'fra_Latn'; target.onchange(); text.value = arguments[0]; translate()", LINES[0])
+        browser.wait_for("#output .target")
+        (found,) = browser.texts(".target")
+        assert browser.run("return output.querySelector('.target').lang") == "fra-Latn"
+    server.end()
+    translator = Translator.from_checkpoint(
+        tmp_path / "nllb.pt", source_lang="en", target_lang="fr", device="cpu", precision="fp32"
+    )
+    assert found.split() == translator.translate(LINES[:1], **SEARCH)[0].split()
 
 
 def test_words_changed_by_normalization_are_shown_as_typed(server: Server, tmp_path: Path) -> None:
