@@ -6,6 +6,7 @@ student needs more updates and less dropout.
 
 from corpora import CORPORA
 from steps import Recipe
+from students import teach, train
 from variables import variables
 
 v = variables(
@@ -16,16 +17,6 @@ small = "--arch transformer_small --d-ff 512 --norm pre"
 deep = f"{small} --encoder-layers 6 --decoder-layers 2"
 
 with Recipe("distillation", v.WORK) as run:
-
-    def train(dataset: str, folder: str, seed: int, model: str, updates: int) -> None:
-        run(
-            f"nmt-train {dataset} --save-dir {folder}/checkpoints --seed {seed} {model} --precision {v.PRECISION} "
-            f"--batch-tokens 2048 --max-tokens 1024 --lr-schedule linear --lr 2e-3 --warmup-updates 200 "
-            f"--max-updates {updates} --save-minutes 0 --validate-every {v.VALIDATE_EVERY} --keep-last 3",
-            machine=v.ON_DEVICE,
-        )
-        run(f"nmt-average {folder}/checkpoints --last 3 --output {folder}/averaged.pt")
-
     for name in v.CORPORA:  # report a missing text before training
         CORPORA[name].fetch(run, v.MULTI30K_DIR if name == "multi30k" else v.TANAKA_DIR, f"{name}/text")
     for name in v.CORPORA:
@@ -33,24 +24,13 @@ with Recipe("distillation", v.WORK) as run:
         source, target = corpus.source, corpus.target
         run(f"nmt-preprocess {corpus.prefixes(text)} --destdir {data} --vocab-size {v.VOCAB_SIZE} {corpus.options}")
         for seed in v.SEEDS:
-            folder, taught = f"{name}/seed-{seed}", f"{name}/seed-{seed}/taught"
-            train(data, f"{folder}/teacher", seed, f"{small} --dropout 0.3", v.UPDATES)
-            train(data, f"{folder}/plain", seed, f"{deep} --dropout 0.3", v.UPDATES)
+            folder = f"{name}/seed-{seed}"
+            train(run, v, data, f"{folder}/teacher", seed, f"{small} --dropout 0.3", v.UPDATES)
+            train(run, v, data, f"{folder}/plain", seed, f"{deep} --dropout 0.3", v.UPDATES)
+            taught = teach(run, v, corpus, text, data, folder)
+            train(run, v, taught, f"{folder}/student", seed, f"{deep} --dropout 0.1", 2 * v.UPDATES)
             run(
-                f"nmt-generate --checkpoint {folder}/teacher/averaged.pt --input {text}/train.{source}.gz --beam 5 "
-                f"--nbest {v.NBEST} --precision fp32 --format jsonl --resume --output {taught}/nbest.jsonl"
-            )
-            run(
-                f"python -m pairs {taught}/nbest.jsonl {taught}/train.{source} {taught}/train.{target}",
-                *(f"{taught}/train.{side}" for side in (source, target)),
-            )
-            run(
-                f"nmt-preprocess -s {source} -t {target} --trainpref {taught}/train {corpus.held_out(text)} "
-                f"--destdir {taught}/data-bin --vocab-from {data}"
-            )
-            train(f"{taught}/data-bin", f"{folder}/student", seed, f"{deep} --dropout 0.1", 2 * v.UPDATES)
-            run(
-                f"nmt-export {folder}/student/averaged.pt --to shortlist --dataset {taught}/data-bin "
+                f"nmt-export {folder}/student/averaged.pt --to shortlist --dataset {taught} "
                 f"--output {folder}/student/shortlist.bin --force"
             )
             run(

@@ -22,7 +22,7 @@ CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface"
 SHORTLIST, MARIAN, BERGAMOT, INT8 = "shortlist", "marian", "bergamot", "int8"
 _OWNERS = {  # the options of one format
     **{CTRANSLATE2: ("quantization",), SHORTLIST: ("dataset", "translations", "frequent")},
-    **{MARIAN: ("binary",), BERGAMOT: ("shortlist", "page")},
+    **{MARIAN: ("binary",), BERGAMOT: ("shortlist", "int8", "page")},
 }
 
 
@@ -59,7 +59,7 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     nmt-export averaged.pt --to int8 --output averaged-int8.pt
     nmt-export averaged.pt --to ctranslate2 --quantization int8 --output ende-ct2
     nmt-export averaged.pt --to huggingface --output ende-marian
-    nmt-export averaged.pt --to bergamot --page --output ende-browser
+    nmt-export averaged.pt --to bergamot --int8 valid.en --page --output ende-browser
     nmt-export averaged.pt --to safetensors --output ende
     nmt-export ende --to checkpoint --output averaged.pt
     nmt-export averaged.pt --to shortlist --dataset data-bin/en-de --output ende.shortlist
@@ -73,7 +73,7 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     from nmtkit.conversion.folder import check_free
 
     check_free(output, export.force)
-    _check_output(output, to, (checkpoint, export.dataset, export.shortlist))
+    _check_output(output, to, (checkpoint, export.dataset, export.shortlist, export.int8))
     loaded = _load(checkpoint, choice.weights)
     _write(loaded, checkpoint, to, output, export, choice.weights)
     logger.info("wrote %s from %s", output, checkpoint)

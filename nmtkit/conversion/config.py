@@ -43,6 +43,12 @@ class ExportConfig(Config):
     shortlist: Path | None = option(
         None, metavar="FILE", help="With --to bergamot: include this shortlist, written by --to shortlist."
     )
+    int8: Path | None = option(
+        None,
+        metavar="FILE",
+        help="With --to bergamot: quantize to int8, with the ranges of activations measured on this "
+        "source text. A few hundred lines suffice.",
+    )
     page: bool = option(False, help="With --to bergamot: add index.html, a page that translates in the browser.")
     force: bool = option(False, help="Replace an earlier export at --output.")
 

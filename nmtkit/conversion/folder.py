@@ -16,7 +16,7 @@ from nmtkit.storage.atomic import staged_folder
 _MAX_BYTES = 1 << 28  # bytes of a vocabulary or tokenizer
 # An export replaces a folder only if all its files have such names.
 _EXPORT_FILE = re.compile(
-    r"config\.json|model\.(bin|npz|safetensors)|(shared|source|target)_vocabulary\.json|"
+    r"config\.json|model\.(bin|npz|safetensors|intgemm\.alphas\.bin)|(shared|source|target)_vocabulary\.json|"
     r"(generation|tokenizer)_config\.json|(target_)?vocab\.json|(vocab|source|target)\.(spm|yml)|decoder\.yml|sentencepiece\.bpe\.model|"
     rf"lex\.bin|index\.html|offline\.js|{TOKENIZER_FILE}"
 )

@@ -9,24 +9,29 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.calibration import with_input_scales
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.conversion.folder import add_tokenizers, export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface_export import named_tensors, piece_ids
 from nmtkit.conversion.known import MARIAN, check_known
-from nmtkit.conversion.marian_file import DECODER, FIXED, OPTIONS, SPM, YAML, to_yaml, write_marian
+from nmtkit.conversion.marian_file import DECODER, FIXED, MATRICES, OPTIONS, SPM, YAML, to_yaml, write_marian
 from nmtkit.conversion.marian_import import sentencepiece_ids
+from nmtkit.conversion.weights import MASK
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.inference.shortlist import Shortlist
 from nmtkit.model.config import TransformerConfig
+from nmtkit.text.reading import read_lines
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
 _KNOWN = {**MARIAN, "positions": ("marian",)}
-_BINARY, _SHORTLIST = "model.bin", "lex.bin"
+_BINARY, _INT8, _SHORTLIST = "model.bin", "model.intgemm.alphas.bin", "lex.bin"
+_MULTIPLE, _INT8_MULTIPLE = 8, 16  # of the rows of a vocabulary, and of the widths of a model, in int8
 _PAGE = {"index.html": "browser.html", "offline.js": "offline.js"}
 _LISTS_MAGIC = 0xF11A48D5013417F5
 _ALWAYS = 4  # each sentence may contain the first ids, and EOS is one of them
@@ -47,12 +52,19 @@ def to_marian(checkpoint: Checkpoint, folder: Path, weights: str, options: Expor
     if orders is None:
         suffix = YAML
         orders = [[EOS, UNK, *range(len(SPECIALS), len(side.vocab))] for side in (source, target)]
+    scales = None
+    if options.int8:
+        if config.d_model % _INT8_MULTIPLE or config.d_ff % _INT8_MULTIPLE:
+            raise UserError(f"int8 needs --d-model and --d-ff divisible by {_INT8_MULTIPLE}: omit --int8")
+        scales = with_input_scales(checkpoint, list(read_lines(options.int8)))
     lists = options.shortlist and Shortlist.read(options.shortlist, source.vocab, target.vocab)
-    model = _BINARY if browser or options.binary else "model.npz"
+    model = _INT8 if options.int8 else _BINARY if browser or options.binary else "model.npz"
     names = [f"{side}{suffix}" for side in (("vocab",) if checkpoint.joined else ("source", "target"))]
     with export_folder(folder, options.force) as staging:
-        tensors, settings = _content(named_tensors(checkpoint, config, (orders[0], orders[1])), config)
-        write_marian(staging / model, tensors, settings | {"dim-vocabs": list(map(len, orders))})
+        multiple = _MULTIPLE if scales else 1
+        tensors = _tensors(checkpoint, config, orders, multiple)
+        settings = _settings(tensors, config) | {"dim-vocabs": [n + -n % multiple for n in map(len, orders)]}
+        write_marian(staging / model, tensors, settings, scales and _tensors(scales, config, orders, multiple))
         for name, side, order in zip(names, (source, target), orders, strict=False):
             ids = piece_ids(side.vocab.pieces, order)
             listed = "".join(f"{json.dumps(piece, ensure_ascii=False)}: {ids[piece]}\n" for piece in ids)
@@ -66,7 +78,7 @@ def to_marian(checkpoint: Checkpoint, folder: Path, weights: str, options: Expor
                 **{"from": checkpoint.source_language, "to": checkpoint.target_language, "model": model},
                 **{"vocabularies": names, "shortlist": lists and _SHORTLIST},
                 "bytes": {path.name: path.stat().st_size for path in sorted(staging.iterdir())},
-                "config": {"gemm-precision": "float32"},
+                "config": {"gemm-precision": "int8shiftAlphaAll" if scales else "float32", "alignment": "soft"},
             }
             (staging / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         else:
@@ -77,11 +89,25 @@ def to_marian(checkpoint: Checkpoint, folder: Path, weights: str, options: Expor
             (staging / name).write_bytes(resources.files(__package__).joinpath(file).read_bytes())
 
 
-def _content(tensors: Mapping[str, Tensor], config: TransformerConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the weights (…) and the settings of the model's file."""
-    named = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-    is_shared, is_tied = "shared.weight" in named, "lm_head.weight" not in named
-    return named, {
+def _tensors(
+    checkpoint: Checkpoint, config: TransformerConfig, orders: Sequence[Sequence[int]], multiple: int
+) -> dict[str, Tensor]:
+    """Return the weights (…) by the names of transformers, with vocabularies padded to a multiple."""
+    tensors = {}
+    for name, tensor in named_tensors(checkpoint, config, (orders[0], orders[1])).items():
+        name = name.removeprefix("model.")
+        if name == "final_logits_bias":
+            tensor = F.pad(tensor, (0, -tensor.size(1) % multiple), value=MASK)
+        elif name in MATRICES:
+            tensor = F.pad(tensor, (0, 0, 0, -len(tensor) % multiple))
+        tensors[name] = tensor
+    return tensors
+
+
+def _settings(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Any]:
+    """Return the settings of a model with these weights (…)."""
+    is_shared, is_tied = "shared.weight" in tensors, "lm_head.weight" not in tensors
+    return {
         **{name: values[0] for name, values in FIXED.items()},
         **{theirs: getattr(config, ours) for ours, theirs in OPTIONS.items()},
         **{"tied-embeddings-all": is_shared, "tied-embeddings": is_tied and not is_shared},

@@ -1,7 +1,8 @@
 """The model files of Marian, `.npz` and `.bin`, and the settings in them.
 
 Marian computes x·W, so the matrices of layers are transposed, and their vectors are rows. The embeddings and the output
-matrix have a row for each piece, as in nmtkit.
+matrix have a row for each piece, as in nmtkit. In int8, each matrix has one scale, 127 / max |W|, and is stored
+transposed, except for embeddings.
 """
 
 import json
@@ -50,15 +51,20 @@ _LAYER = {  # module in transformers -> weight and bias in Marian
     "encoder_attn_layer_norm": ("context_Wo_ln_scale", "context_Wo_ln_bias"),
     "final_layer_norm": ("ffn_ffn_ln_scale", "ffn_ffn_ln_bias"),
 }
+_UNTIED = "decoder_ff_logit_out_W"  # the output matrix (D, W) of early models, and in int8
 # The format .bin: version and count; then for each item, the bytes of its name, type, rank and bytes of its content.
 _START, _ITEM, _VERSION, _ALIGNMENT = struct.Struct("<QQ"), struct.Struct("<4Q"), 1, 256
 _DTYPES: dict[int, np.dtype[Any]] = {0x404: np.dtype("<f4"), 0x402: np.dtype("<f2"), 0x101: np.dtype("<i1")}
+_INT8 = 0x4101  # intgemm8 of Bergamot, which does not depend on the machine
+_PRODUCT = re.compile(r".*(_W.?|Wemb)")  # names of matrices in int8
+_INPUT = "_QuantMultA"  # suffix of the name of a product for the scale of its input
+_Item = tuple[int, tuple[int, ...], bytes]  # type, shape and content
 
 
 def read_marian(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Sequence[str]]]:
     """Read the weights (…) of a model by the names of transformers, and its settings.
 
-    Unknown weights keep their names. Call it inside `as_user_errors`.
+    Unknown weights keep their names, and int8 becomes float32. Call it inside `as_user_errors`.
     """
     items = _read_binary(path.read_bytes()) if path.suffix == ".bin" else dict(np.load(path))
     if _SETTINGS not in items:
@@ -66,21 +72,36 @@ def read_marian(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Sequence[st
     settings = parse_settings(items.pop(_SETTINGS).tobytes().rstrip(b"\0").decode())
     depths = (int(settings[name][0]) for name in ("enc-depth", "dec-depth"))
     names = {theirs: name for name, theirs in _names(*depths).items()}
-    names["decoder_ff_logit_out_W"] = "lm_head.weight"  # (D, W), in early models
-    return {names.get(name, name): _turned(name, torch.from_numpy(item)) for name, item in items.items()}, settings
+    names[_UNTIED] = "lm_head.weight"
+    weights = {name: torch.from_numpy(item) for name, item in items.items() if not name.endswith(_INPUT)}
+    return {names.get(name, name): _turned(name, weight) for name, weight in weights.items()}, settings
 
 
-def write_marian(path: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> None:
-    """Write weights (…), named as in transformers, and settings, in the format of the suffix `.npz` or `.bin`."""
+def write_marian(
+    path: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], scales: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write weights (…), named as in transformers, and settings, in the format of the suffix `.npz` or `.bin`.
+
+    With `scales`, tensors filled with the scale of each product's input, matrices are quantized to int8.
+    """
     names = _names(settings["enc-depth"], settings["dec-depth"])
+    if scales is not None:
+        names["lm_head.weight"] = _UNTIED
     turned = {names[name]: _turned(names[name], tensor).contiguous().numpy() for name, tensor in tensors.items()}
     content = to_yaml(settings).encode() + b"\0"
     content += bytes(-len(content) % _ALIGNMENT)
-    items = dict(sorted(turned.items())) | {_SETTINGS: np.frombuffer(content, np.int8)}
-    if path.suffix == ".bin":
-        path.write_bytes(_binary(items))
-    else:
-        np.savez(path, **items)  # type: ignore[arg-type]
+    special = {_SETTINGS: np.frombuffer(content, np.int8)}
+    if path.suffix == ".npz":
+        np.savez(path, **turned, **special)  # type: ignore[arg-type]
+        return
+    items = {name: _item(array) for name, array in turned.items()}
+    for name, scale in (scales or {}).items():
+        if _PRODUCT.fullmatch(product := names[name]):
+            items[product] = _quantized(product, turned[product])
+            items[product + _INPUT] = _item(scale.flatten()[:1].numpy())
+            if "Wemb" in product:  # the name of an output with a shortlist
+                items["none" + _INPUT] = items[product + _INPUT]
+    path.write_bytes(_binary(dict(sorted(items.items())) | {_SETTINGS: _item(special[_SETTINGS])}))
 
 
 def parse_settings(text: str) -> Mapping[str, Sequence[str]]:
@@ -130,20 +151,38 @@ def _read_binary(content: bytes) -> dict[str, NDArray[Any]]:
     position += 8 + int.from_bytes(content[position : position + 8], "little")
     items: dict[str, NDArray[Any]] = {}
     for name, kind, shape, size in zip(names, kinds, np.split(dims, np.cumsum(ranks)[:-1]), sizes, strict=True):
-        if kind not in _DTYPES:
-            raise UserError(f"the weight {quoted(name)} has the type {kind:#x}: only float32 and float16 are supported")
-        items[name] = np.frombuffer(content, _DTYPES[kind], shape.prod(), position).reshape(shape).copy()
+        if kind == _INT8:
+            items[name] = _dequantized(name, shape, content[position : position + size])
+        elif kind not in _DTYPES:
+            raise UserError(f"the weight {quoted(name)} has the type {kind:#x}: it depends on the machine")
+        else:
+            items[name] = np.frombuffer(content, _DTYPES[kind], shape.prod(), position).reshape(shape).copy()
         position += size
     return items
 
 
-def _binary(items: Mapping[str, NDArray[Any]]) -> bytes:
+def _item(array: NDArray[Any]) -> _Item:
+    return next(kind for kind, dtype in _DTYPES.items() if dtype == array.dtype), array.shape, array.tobytes()
+
+
+def _quantized(name: str, matrix: NDArray[np.float32]) -> _Item:
+    scale = np.float32(127) / np.abs(matrix).max()
+    integers = np.clip(np.rint(matrix * scale), -127, 127).astype(np.int8)
+    return _INT8, matrix.shape, (integers if "Wemb" in name else integers.T).tobytes() + scale.tobytes()
+
+
+def _dequantized(name: str, shape: NDArray[np.int32], content: bytes) -> NDArray[np.float32]:
+    integers, scale = np.frombuffer(content, np.int8, shape.prod()), np.frombuffer(content, "<f4", 1, shape.prod())
+    turned = integers.reshape(shape) if "Wemb" in name else integers.reshape(shape[::-1]).T
+    return np.ascontiguousarray(turned / scale)
+
+
+def _binary(items: Mapping[str, _Item]) -> bytes:
     names = [name.encode() + b"\0" for name in items]
-    contents = [array.tobytes() + bytes(-array.nbytes % _ALIGNMENT) for array in items.values()]
-    kinds = {dtype: kind for kind, dtype in _DTYPES.items()}
+    contents = [content + bytes(-len(content) % _ALIGNMENT) for _, _, content in items.values()]
     header = _START.pack(_VERSION, len(items))
-    for name, array, content in zip(names, items.values(), contents, strict=True):
-        header += _ITEM.pack(len(name), kinds[array.dtype], array.ndim, len(content))
-    header += b"".join(names) + b"".join(np.array(array.shape, "<i4").tobytes() for array in items.values())
+    for name, (kind, shape, _), content in zip(names, items.values(), contents, strict=True):
+        header += _ITEM.pack(len(name), kind, len(shape), len(content))
+    header += b"".join(names) + b"".join(np.array(shape, "<i4").tobytes() for _, shape, _ in items.values())
     gap = _ALIGNMENT - (len(header) + 8) % _ALIGNMENT
     return header + gap.to_bytes(8, "little") + bytes(gap) + b"".join(contents)

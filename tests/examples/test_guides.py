@@ -52,7 +52,7 @@ nmt-serve() {
 curl() { command curl --silent --fail "${@//localhost:8080/localhost:$FREE_PORT}"; }
 nmt-preprocess() { command nmt-preprocess "${@/#32000/330}" --workers 1; }
 nmt-train() {
-    command nmt-train "$@" --arch transformer_tiny --encoder-layers 1 --decoder-layers 1 --d-model 16 --d-ff 24 \
+    command nmt-train "$@" --arch transformer_tiny --encoder-layers 1 --decoder-layers 1 --d-model 16 --d-ff 32 \
         --heads 2 --max-tokens 400 --batch-tokens 400 --max-updates 10 --save-every 1 --validate-every 10
 }
 torchrun() { while [ $1 != nmt-train ]; do shift; done; shift; nmt-train "$@"; }

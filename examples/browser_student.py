@@ -1,0 +1,49 @@
+"""From a corpus to a page that translates offline: a teacher, its student, and the student in the browser.
+
+The engine of the page is a package of npm. ENGINE_DIR is a folder of its unpacked files, if npm is not installed.
+"""
+
+from corpora import MULTI30K as CORPUS
+from steps import Recipe
+from students import teach, train
+from variables import variables
+
+v = variables(
+    MULTI30K_DIR="", ENGINE_DIR="", SEEDS=[1, 2, 3], UPDATES=3000, NBEST=4, VALIDATE_EVERY=250, VOCAB_SIZE=6000,
+    PRECISION="fp32", ON_DEVICE="",
+    STUDENT="--arch transformer_small --encoder-layers 6 --decoder-layers 2 --d-ff 1536 --heads 8 --positions marian",
+)  # fmt: skip
+PACKAGE = "browsermt-bergamot-translator-0.4.9.tgz"
+
+with Recipe("browser_student", v.WORK) as run:
+    CORPUS.fetch(run, v.MULTI30K_DIR)
+    source, target = (f"text/{CORPUS.test}.{side}.gz" for side in (CORPUS.source, CORPUS.target))
+    if v.ENGINE_DIR:
+        run(f"mkdir -p engine && cp -r {v.ENGINE_DIR}/worker engine", "engine/worker")
+    else:
+        run(
+            "mkdir -p engine && cd engine && npm pack --silent @browsermt/bergamot-translator@0.4.9 "
+            f"&& tar xf {PACKAGE} package/worker --strip-components 1",
+            "engine/worker",
+        )
+    run(f"nmt-preprocess {CORPUS.prefixes()} --destdir data-bin --vocab-size {v.VOCAB_SIZE} {CORPUS.options}")
+    for seed in v.SEEDS:
+        folder = f"seed-{seed}"
+        teacher = "--arch transformer_small --d-ff 512 --norm pre --dropout 0.3"
+        train(run, v, "data-bin", f"{folder}/teacher", seed, teacher, v.UPDATES)
+        taught = teach(run, v, CORPUS, "text", "data-bin", folder)
+        student, rate = f"{folder}/student", "--lr 1e-3 --warmup-updates 600"
+        train(run, v, taught, student, seed, f"{v.STUDENT} --dropout 0.1", 2 * v.UPDATES, rate)
+        averaged, lists = f"{student}/averaged.pt", f"{student}/shortlist.bin"
+        run(f"nmt-export {averaged} --to shortlist --dataset {taught} --output {lists} --force")
+        run(f"nmt-export {averaged} --to int8 --output {student}/int8.pt")
+        run(f"nmt-export {averaged} --to bergamot --output {folder}/browser-fp32 --force")
+        run(
+            f"nmt-export {averaged} --to bergamot --shortlist {lists} --int8 text/{CORPUS.valid}.{CORPUS.source}.gz "
+            f"--page --output {folder}/browser-int8 --force"
+        )
+        run(f"python -m measure_browser {folder} {source} {target} > {folder}/measures.json")
+        page = f"{folder}/page"
+        run(f"rm -rf {page} && cp -r {folder}/browser-int8 {page} && cp -r engine/worker {page}", page)
+    run(f"python -m compare_browser {' '.join(f'seed-{seed}/measures.json' for seed in v.SEEDS)} > report.md")
+    run.show("report.md")
