@@ -4,14 +4,17 @@
 """
 
 import functools
+import hashlib
 import http.server
 import json
+import re
 import shutil
 import struct
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -49,7 +52,8 @@ def imported(path: Path, **options: Any) -> Checkpoint:
 
 def exported(checkpoint: Checkpoint, folder: Path, browser: bool = False, **options: Any) -> Path:
     to_marian(checkpoint, folder, "auto", ExportConfig(**options), browser=browser)
-    return folder / ("model.bin" if browser or options.get("binary") else "model.npz")
+    (model,) = folder.glob("model.*")
+    return model
 
 
 def scores(checkpoint: Checkpoint) -> list[float]:
@@ -163,10 +167,10 @@ def test_damaged_files_and_unknown_vocabularies_are_rejected_by_name(tmp_path: P
     with pytest.raises(UserError, match=r"vocabularies \.fsv are not supported"):
         imported(FOREIGN / "model.npz", dict=(factored, factored))
     at = struct.calcsize("<QQQ")  # of the first type
-    int8 = content[:at] + struct.pack("<Q", 0x4101) + content[at + 8 :]
+    int8 = content[:at] + struct.pack("<Q", 0x11001) + content[at + 8 :]
     for name, damaged in {"truncated.bin": content[:2000], "int8.bin": int8, "text.npz": b"text"}.items():
         (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(UserError, match="type 0x4101" if name == "int8.bin" else f"{name}: damaged, or not a Mar"):
+        with pytest.raises(UserError, match="type 0x11001" if name == "int8.bin" else f"{name}: damaged, or not a Mar"):
             imported(tmp_path / name)
 
 
@@ -232,6 +236,76 @@ def test_other_positions_and_text_that_other_programs_segmented_are_refused(
 
 
 # The browser -----------------------------------------------------------------------------------------------------
+
+
+def contents(path: Path) -> dict[str, tuple[int, bytes]]:
+    """The type and the content of each item of a file .bin."""
+    content = path.read_bytes()
+    (count,) = struct.unpack_from("<Q", content, 8)
+    headers = np.frombuffer(content, "<u8", 4 * count, 16).reshape(count, 4)
+    at = 16 + headers.nbytes
+    names = content[at : at + headers[:, 0].sum()].decode().split("\0")
+    at += int(headers[:, 0].sum() + 4 * headers[:, 2].sum())
+    at += 8 + struct.unpack_from("<Q", content, at)[0]
+    ends = at + np.cumsum(headers[:, 3])
+    return {
+        name: (kind, content[end - size : end])
+        for name, (_, kind, _, size), end in zip(names, headers.tolist(), ends, strict=False)
+    }
+
+
+def fixed(checkpoint: Checkpoint) -> Checkpoint:
+    """A checkpoint with weights that no version of torch changes."""
+    random = np.random.default_rng(1)
+    weights = {name: random.standard_normal(w.shape, np.float32) for name, w in checkpoint.weights.items()}
+    weights["target_embedding.weight"][BOS] = 0
+    return replace(checkpoint, weights=weights)
+
+
+# SHA-256 of the matrices of layers, by name, of the model `fixed` that `pymarian convert -g intgemm8` 1.12.42 wrote.
+CONVERTED = "aa4eadb0d74eea89b494f5aaf0a3dbe089a0095480c4f04fa096326bbe5460db"
+
+
+@pytest.mark.parametrize("sharing", ["all", "decoder", "none"])
+def test_an_int8_model_has_the_integers_of_marian_and_is_within_half_a_step_of_the_weights(
+    sharing: str, make_checkpoint: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text("we see\nthis\n")
+    checkpoint = resolved(fixed(make_checkpoint(positions="marian", share_embeddings=sharing)))
+    model = exported(checkpoint, tmp_path / "int8", browser=True, int8=tmp_path / "text")
+    items = contents(model)
+    digest = hashlib.sha256()
+    for name, (kind, content) in items.items():
+        if re.search("_l._.*_W.?$", name):
+            assert kind == 0x4101
+            size = 16 * (32 if "ffn" in name else 16) + 4
+            digest.update(name.encode() + content[:size])
+    if sharing == "all":
+        assert digest.hexdigest() == CONVERTED
+    again = imported(model, dict=(tmp_path / "int8/vocab.spm",) * 2)
+    for name, weight in checkpoint.weights.items():
+        step = np.abs(weight).max() / 127 if weight.ndim == 2 else 0
+        assert np.abs(again.weights[name][: len(weight)] - weight).max() <= step * 0.501, name
+
+
+def test_the_scale_of_an_input_in_int8_is_that_of_its_largest_values_in_the_text(
+    make_checkpoint: Make, tmp_path: Path
+) -> None:
+    lines = ["we see", "this", "we see this and this"]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines))
+    checkpoint = fixed(make_checkpoint(positions="marian"))
+    items = contents(exported(checkpoint, tmp_path / "int8", browser=True, int8=tmp_path / "text"))
+    width = checkpoint.model_config.d_model
+    angles = np.arange(99)[:, None] * 10000 ** (-np.arange(width // 2) / (width // 2 - 1))
+    positions = np.concatenate([np.sin(angles), np.cos(angles)], 1)[:, np.arange(width).reshape(2, -1).T.ravel()]
+    largest = []
+    for ids in checkpoint.source.encode(lines):
+        embedded = checkpoint.weights["target_embedding.weight"][[*ids, EOS]] * width**0.5
+        largest.append(np.abs(embedded + positions[: len(embedded)]).max())
+    expected = 127 / (np.mean(largest) + 1.1 * np.std(largest))
+    (found,) = struct.unpack_from("<f", items["encoder_l1_self_Wq_QuantMultA"][1])
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert items["none_QuantMultA"] == items["Wemb_QuantMultA"]
 
 
 def test_a_shortlist_for_the_browser_has_the_translations_of_each_piece(make_checkpoint: Make, tmp_path: Path) -> None:
