@@ -111,6 +111,9 @@ diversification: $(INSTALLED)  ## A model that also learns from translations of 
 distillation: $(INSTALLED)  ## A fast student that learns a teacher's translations (MULTI30K_DIR, TANAKA_DIR, CORPORA, SEEDS)
 	$(call recipe,distillation.py)
 
+browser-student: $(INSTALLED)  ## A student on a page that translates offline in the browser (MULTI30K_DIR, ENGINE_DIR, STUDENT, SEEDS)
+	$(call recipe,browser_student.py)
+
 reference: $(INSTALLED)  ## Write the generated parts of docs/reference: options of the commands, HTTP API, modules
 	python docs/_site/reference.py
 

@@ -15,11 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from corpora import MULTI30K
+
 from nmtkit import Translator
 from nmtkit.scoring.bleu import bleu, chrf
 from nmtkit.text.reading import read_lines
 
 TURNS = 3  # systems alternate, so that a change of the machine's load affects all of them
+WORKER = "engine/worker"
 Run = Callable[[Sequence[str]], list[str]]
 
 
@@ -42,16 +45,17 @@ def outside(*command: str | Path) -> Run:
 def systems(folder: Path) -> dict[str, tuple[Run, float]]:
     """The systems by name, each with the bytes of its files."""
     teacher, student, browser = folder / "teacher/averaged.pt", folder / "student", folder / "browser-fp32"
-    lists, node = student / "shortlist.bin", ("node", Path(__file__).parent / "translate.mjs")
+    lists, int8, node = (
+        student / "shortlist.bin",
+        folder / "browser-int8",
+        ("node", Path(__file__).parent / "translate.mjs"),
+    )
     found = {
         "teacher, beam 5": (in_nmtkit(teacher, 5, "fp32"), size(teacher)),
         "student": (in_nmtkit(student / "averaged.pt", 1, "fp32"), size(student / "averaged.pt")),
         "student, int8, shortlist": (in_nmtkit(student / "int8.pt", 1, "int8", lists), size(student / "int8.pt")),
-        "student, browser": (outside(*node, browser, "engine/worker"), size(browser)),
-        "student, browser, int8, shortlist": (
-            outside(*node, folder / "browser-int8", "engine/worker"),
-            size(folder / "browser-int8"),
-        ),
+        "student, browser": (outside(*node, browser, WORKER), size(browser)),
+        "student, browser, int8, shortlist": (outside(*node, int8, WORKER), size(int8)),
     }
     if marian := shutil.which("pymarian"):
         options = "--beam-size 1 --cpu-threads 1 --mini-batch 64 --maxi-batch 100 --maxi-batch-sort src --quiet"
@@ -70,7 +74,7 @@ def processor_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def measure(folder: Path, source: list[str], reference: list[str], language: str) -> list[dict[str, Any]]:
+def measure(folder: Path, source: list[str], reference: list[str]) -> list[dict[str, Any]]:
     """The quality, speed and size of each system. Starting a program does not count."""
     runs, seconds, outputs = systems(folder), dict[str, list[float]](), dict[str, list[str]]()
     for _ in range(TURNS):
@@ -82,7 +86,7 @@ def measure(folder: Path, source: list[str], reference: list[str], language: str
             seconds.setdefault(name, []).append(times[2] - 2 * times[1] + times[0])
     return [
         {
-            **{"system": name, "bleu": bleu(outputs[name], reference, language).value},
+            **{"system": name, "bleu": bleu(outputs[name], reference, MULTI30K.target).value},
             **{"chrf": chrf(outputs[name], reference).value, "megabytes": megabytes},
             "speed": (len(source) - 1) / min(seconds[name]),
         }
@@ -91,7 +95,5 @@ def measure(folder: Path, source: list[str], reference: list[str], language: str
 
 
 if __name__ == "__main__":
-    folder, *texts = map(Path, sys.argv[1:])
-    language = texts[1].name.removesuffix(".gz").rpartition(".")[2]
-    source, reference = (list(read_lines(path)) for path in texts)
-    print(json.dumps(measure(folder, source, reference, language)))
+    texts = (list(read_lines(Path(name))) for name in sys.argv[2:])
+    print(json.dumps(measure(Path(sys.argv[1]), *texts)))

@@ -12,7 +12,7 @@ worker.on("message", ({result, error}) => {
 });
 const call = (name, ...args) => new Promise((accept, reject) => {
   waiting.push([accept, reject]);
-  worker.postMessage({id: 0, name, args});
+  worker.postMessage({id: 1, name, args});
 });
 const bytes = name => name && new Uint8Array(readFileSync(join(folder, name))).buffer;
 

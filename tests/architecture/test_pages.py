@@ -25,7 +25,7 @@ SIZES = {"train": 300, "val": 8, "test_2016_flickr": 5}
 SMALLER = {
     "nmt-preprocess": {"--vocab-size 200": "--vocab-from"},
     "nmt-train": {
-        "--encoder-layers 1 --decoder-layers 1 --d-model 16 --d-ff 24 --heads 2": "lstm_small conv_small",
+        "--encoder-layers 1 --decoder-layers 1 --d-model 16 --d-ff 32 --heads 2": "lstm_small conv_small",
         "--batch-tokens 300 --threads 1 --max-updates 5 --validate-every 1 --device cpu --precision fp32": "",
         "--max-tokens 200": "auto",
     },

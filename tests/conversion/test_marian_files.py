@@ -330,7 +330,7 @@ def test_a_shortlist_for_the_browser_has_the_translations_of_each_piece(make_che
 
 ENGINE = """onmessage = ({data: {id, name, args}}) => {
   if (name === "loadTranslationModel") loaded = args[1];
-  const answer = () => args[0].texts.map(({text}) => ({target: {text: `${loaded.model.byteLength} ${text}`}}));
+  const answer = () => args[0].texts.map(({text, html}) => ({target: {text: html ? `<i>${text}</i>` : `${loaded.model.byteLength} ${text}`}}));
   postMessage({id, result: name === "translate" ? answer() : null});
 };"""
 
@@ -371,6 +371,9 @@ def test_the_page_translates_as_one_types_and_without_its_server(
             browser.type("#text", "a dog\n\na cat")
             wait_for(f"output.textContent === {json.dumps(expected)}")
             assert browser.texts("h1") == ["English to German"]
+            browser.click("#html")
+            browser.run("text.value = 'a <b>dog\\n& a cat'; text.dispatchEvent(new Event('input'))")
+            wait_for("output.textContent === '<i>a <b>dog\\n&amp; a cat</b></i>'")
             assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
             server.shutdown()
             server.server_close()

@@ -144,6 +144,13 @@ def test_diversification_learns_from_the_text_and_from_the_translations_of_both_
                 "--dataset multi30k/seed-1/taught/data-bin --output multi30k/seed-1/student/shortlist.bin --force",
             ],
         ),
+        (
+            "browser_student SEEDS=1",
+            [
+                "nmt-train seed-1/taught/data-bin --save-dir seed-1/student/",
+                "--shortlist seed-1/student/shortlist.bin --int8 text/val.en.gz --page --output seed-1/browser-int8",
+            ],
+        ),
     ],
 )
 def test_each_model_of_a_recipe_learns_its_own_text(recipe: str, commands: list[str]) -> None:

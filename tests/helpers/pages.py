@@ -1,6 +1,6 @@
 """The pages of docs/ whose commands the tests run."""
 
-FROM_TEXT = ("tutorials/first-model.md",)  # this page begins with text
+FROM_TEXT = ("tutorials/first-model.md", "tutorials/browser.md")  # these pages begin with text
 FROM_MODEL = (  # these begin with the dataset and the model of index.md
     "tutorials/fine-tuning.md",
     "tutorials/many-devices.md",
