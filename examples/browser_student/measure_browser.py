@@ -60,8 +60,8 @@ def systems(folder: Path) -> dict[str, tuple[Run, float]]:
     if marian := shutil.which("pymarian"):
         options = "--beam-size 1 --cpu-threads 1 --mini-batch 64 --maxi-batch 100 --maxi-batch-sort src --quiet"
         vocabularies = ("-v", browser / "vocab.spm", browser / "vocab.spm")
-        decode = (marian, "decode", "-m", browser / "model.bin", *vocabularies, *options.split())
-        found["student, pymarian"] = outside(*decode), size(browser / "model.bin")
+        decode = outside(marian, "decode", "-m", browser / "model.bin", *vocabularies, *options.split())
+        found["student, pymarian"] = decode, size(browser / "model.bin")
     return found
 
 

@@ -64,7 +64,7 @@ def to_marian(checkpoint: Checkpoint, folder: Path, weights: str, options: Expor
         multiple = _MULTIPLE if scales else 1
         tensors = _tensors(checkpoint, config, orders, multiple)
         settings = _settings(tensors, config) | {"dim-vocabs": [n + -n % multiple for n in map(len, orders)]}
-        write_marian(staging / model, tensors, settings, scales and _tensors(scales, config, orders, multiple))
+        write_marian(staging / model, tensors, settings, _tensors(scales, config, orders, multiple) if scales else None)
         for name, side, order in zip(names, (source, target), orders, strict=False):
             ids = piece_ids(side.vocab.pieces, order)
             listed = "".join(f"{json.dumps(piece, ensure_ascii=False)}: {ids[piece]}\n" for piece in ids)

@@ -330,7 +330,8 @@ def test_a_shortlist_for_the_browser_has_the_translations_of_each_piece(make_che
 
 ENGINE = """onmessage = ({data: {id, name, args}}) => {
   if (name === "loadTranslationModel") loaded = args[1];
-  const answer = () => args[0].texts.map(({text, html}) => ({target: {text: html ? `<i>${text}</i>` : `${loaded.model.byteLength} ${text}`}}));
+  const repeat = ({text, html}) => html ? `<i>${text}</i>` : `${loaded.model.byteLength} ${text}`;
+  const answer = () => args[0].texts.map(one => ({target: {text: repeat(one)}}));
   postMessage({id, result: name === "translate" ? answer() : null});
 };"""
 
