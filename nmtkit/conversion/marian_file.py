@@ -55,7 +55,7 @@ _UNTIED = "decoder_ff_logit_out_W"  # the output matrix (D, W) of early models, 
 # The format .bin: version and count; then for each item, the bytes of its name, type, rank and bytes of its content.
 _START, _ITEM, _VERSION, _ALIGNMENT = struct.Struct("<QQ"), struct.Struct("<4Q"), 1, 256
 _DTYPES: dict[int, np.dtype[Any]] = {0x404: np.dtype("<f4"), 0x402: np.dtype("<f2"), 0x101: np.dtype("<i1")}
-_INT8 = 0x4101  # intgemm8 of Bergamot, which does not depend on the machine
+_INT8, _MARIAN_INT8 = 0x4101, 0x10001  # intgemm8 of Bergamot and of Marian, which do not depend on the machine
 _PRODUCT = re.compile(r".*(_W.?|Wemb)")  # names of matrices in int8
 _INPUT = "_QuantMultA"  # suffix of the name of a product for the scale of its input
 _Item = tuple[int, tuple[int, ...], bytes]  # type, shape and content
@@ -151,10 +151,10 @@ def _read_binary(content: bytes) -> dict[str, NDArray[Any]]:
     position += 8 + int.from_bytes(content[position : position + 8], "little")
     items: dict[str, NDArray[Any]] = {}
     for name, kind, shape, size in zip(names, kinds, np.split(dims, np.cumsum(ranks)[:-1]), sizes, strict=True):
-        if kind == _INT8:
+        if kind in (_INT8, _MARIAN_INT8):
             items[name] = _dequantized(name, shape, content[position : position + size])
         elif kind not in _DTYPES:
-            raise UserError(f"the weight {quoted(name)} has the type {kind:#x}: it depends on the machine")
+            raise UserError(f"the weight {quoted(name)} has the type {kind:#x}, of one machine: import the original")
         else:
             items[name] = np.frombuffer(content, _DTYPES[kind], shape.prod(), position).reshape(shape).copy()
         position += size

@@ -24,7 +24,7 @@ from nmtkit.wording import quoted
 
 
 def from_marian_file(path: Path, options: ImportConfig) -> Checkpoint:
-    """Read a model of Marian in float32 or float16. Without vocabularies in `options`, `decoder.yml` names them.
+    """Read a model of Marian in float32, float16 or int8. Without vocabularies in `options`, `decoder.yml` names them.
 
     Raises UserError if a file is missing or damaged, or, naming it, for a feature that nmtkit's Transformer lacks.
     """
