@@ -286,6 +286,10 @@ def test_an_int8_model_has_the_integers_of_marian_and_is_within_half_a_step_of_t
     for name, weight in checkpoint.weights.items():
         step = np.abs(weight).max() / 127 if weight.ndim == 2 else 0
         assert np.abs(again.weights[name][: len(weight)] - weight).max() <= step * 0.501, name
+    rows = len(checkpoint.target.vocab)
+    assert rows % 8 > 0
+    assert len(again.target.vocab) == rows + -rows % 8
+    assert set(again.weights["projection_bias"][rows:]) == {-1e4}  # the engine never outputs them
 
 
 def test_the_scale_of_an_input_in_int8_is_that_of_its_largest_values_in_the_text(
