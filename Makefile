@@ -16,7 +16,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help usable install lint test test-all docs reference clean demo multi30k-en-de multi30k-bpe tanaka-en-ja multilingual parsing \
 	wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 modern table3 positions backtranslation diversification distillation \
-	new-language
+	new-language browser-student
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' Makefile
