@@ -28,12 +28,16 @@ OPTIONS = {  #: options of `TransformerConfig`, and their names in Marian
 FIXED: Mapping[str, tuple[str, ...]] = {  #: the supported values of other settings, the default first
     **{"type": ("transformer",), "transformer-preprocess": ("", "d"), "transformer-postprocess": ("dan", "an")},
     **{"transformer-postprocess-emb": ("d", ""), "transformer-postprocess-top": ("", "d")},
-    **{"transformer-decoder-autoreg": ("self-attention",), "transformer-attention-mask": ("default",)},
+    **{"transformer-decoder-autoreg": ("self-attention", "rnn"), "transformer-attention-mask": ("default",)},
     **{"transformer-ffn-depth": ("2",), "transformer-decoder-ffn-depth": ("0", "2")},
     **{f"transformer-{name}": ("false",) for name in ("no-projection", "no-bias", "no-affine", "pool", "alibi-shift")},
     **dict.fromkeys(("transformer-disable-position-embeddings", "right-left", "ulr"), ("false",)),
     **{"transformer-decoder-dim-ffn": ("0",), "transformer-ffn-activation": ("relu", "swish", "gelu")},
     **{"input-types": ("", "sequence sequence"), "transformer-tied-layers": ("",), "lemma-dim-emb": ("0",)},
+}
+SSRU: Mapping[str, tuple[str, ...]] = {  #: the same, of decoders with SSRUs
+    **{"transformer-decoder-autoreg": ("rnn",), "dec-cell": ("ssru",)},
+    **dict.fromkeys(("layer-normalization", "transformer-rnn-projection"), ("false",)),
 }
 _SETTINGS = "special:model.yml"  # name of the settings among the weights
 MATRICES = {  #: name in transformers -> in Marian
@@ -46,6 +50,9 @@ _LAYER = {  # module in transformers -> weight and bias in Marian
     **{f"self_attn.{theirs}": (f"self_W{name}", f"self_b{name}") for theirs, name in _ATTENTION.items()},
     **{f"encoder_attn.{theirs}": (f"context_W{name}", f"context_b{name}") for theirs, name in _ATTENTION.items()},
     **{f"fc{number}": (f"ffn_W{number}", f"ffn_b{number}") for number in (1, 2)},
+    "rnn.value": ("rnn_W", "rnn_b"),
+    "rnn.gate": ("rnn_Wf", "rnn_bf"),
+    "rnn_layer_norm": ("rnn_ffn_ln_scale", "rnn_ffn_ln_bias"),
     "self_attn_layer_norm": ("self_Wo_ln_scale", "self_Wo_ln_bias"),
     "encoder_attn_layer_norm": ("context_Wo_ln_scale", "context_Wo_ln_bias"),
     "final_layer_norm": ("ffn_ffn_ln_scale", "ffn_ffn_ln_bias"),
