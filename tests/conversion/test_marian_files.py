@@ -140,7 +140,7 @@ def forge(folder: Path, **changes: Any) -> Path:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another architecture": ({"type": "amun"}, "type is 'amun'"),
     "pre-norm": ({"transformer_preprocess": "n"}, "transformer-preprocess is 'n'"),
-    "SSRU": ({"transformer_decoder_autoreg": "rnn"}, "transformer-decoder-autoreg is 'rnn'"),
+    "another recurrence": ({"transformer_decoder_autoreg": "rnn"}, "dec-cell is 'gru'"),
     "a deep network": ({"transformer_ffn_depth": 3}, "transformer-ffn-depth is '3'"),
     "a wide decoder": ({"transformer_decoder_dim_ffn": 20}, "transformer-decoder-dim-ffn is '20'"),
     "an activation": ({"transformer_ffn_activation": "elu"}, "transformer-ffn-activation is 'elu'"),
@@ -176,6 +176,7 @@ CHANGES: list[dict[str, Any]] = [
     {},
     {"activation": "gelu", "share_embeddings": "decoder"},
     {"activation": "swish", "share_embeddings": "none", "output_bias": True},
+    {"decoder_recurrence": "ssru", "d_model": 12, "heads": 3},
 ]
 
 
