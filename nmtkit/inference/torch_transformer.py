@@ -53,8 +53,8 @@ class TorchTransformer(TransformerSizes, TorchInference):
                 state = torch.zeros_like(memory.values[:, 0])
             else:
                 widths = attention.widths[1:]
-            own = (k.new_empty(0, memory.values.size(0), width) for width in widths)
-            layers.append(LayerCache(k.contiguous(), v.contiguous(), *own, state=state))
+            keys, values = (k.new_empty(0, memory.values.size(0), width) for width in widths)
+            layers.append(LayerCache(k.contiguous(), v.contiguous(), keys, values, state))
         bias = memory.values.new_zeros(memory.mask.shape).masked_fill_(~memory.mask, -torch.inf)
         bias = bias[:, None, None, :].repeat(1, self.config.heads, 1, 1)
         return KeyValueCache(layers, bias, self.model.target_positions)
