@@ -16,7 +16,7 @@ from nmtkit.conversion.folder import add_tokenizers, export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface_export import named_tensors, piece_ids
 from nmtkit.conversion.known import MARIAN, check_known
-from nmtkit.conversion.marian_file import DECODER, FIXED, OPTIONS, SPM, SSRU, YAML, to_yaml, write_marian
+from nmtkit.conversion.marian_file import DECODER, OPTIONS, SPM, YAML, fixed, to_yaml, write_marian
 from nmtkit.conversion.marian_import import sentencepiece_ids
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
@@ -82,7 +82,7 @@ def _content(tensors: Mapping[str, Tensor], config: TransformerConfig) -> tuple[
     named = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     is_shared, is_tied = "shared.weight" in named, "lm_head.weight" not in named
     return named, {
-        **{name: values[0] for name, values in {**FIXED, **(SSRU if config.decoder_recurrence else {})}.items()},
+        **{name: values[0] for name, values in fixed(bool(config.decoder_recurrence)).items()},
         **{theirs: getattr(config, ours) for ours, theirs in OPTIONS.items()},
         **{"tied-embeddings-all": is_shared, "tied-embeddings": is_tied and not is_shared},
         **{"tied-embeddings-src": False, "transformer-tied-layers": [], "input-types": [], "version": "nmtkit"},

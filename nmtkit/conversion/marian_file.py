@@ -25,17 +25,17 @@ OPTIONS = {  #: options of `TransformerConfig`, and their names in Marian
     **{"encoder_layers": "enc-depth", "decoder_layers": "dec-depth", "d_model": "dim-emb"},
     **{"d_ff": "transformer-dim-ffn", "heads": "transformer-heads", "activation": "transformer-ffn-activation"},
 }
-FIXED: Mapping[str, tuple[str, ...]] = {  #: the supported values of other settings, the default first
+_FIXED: Mapping[str, tuple[str, ...]] = {  # the supported values of other settings, the default first
     **{"type": ("transformer",), "transformer-preprocess": ("", "d"), "transformer-postprocess": ("dan", "an")},
     **{"transformer-postprocess-emb": ("d", ""), "transformer-postprocess-top": ("", "d")},
-    **{"transformer-decoder-autoreg": ("self-attention", "rnn"), "transformer-attention-mask": ("default",)},
+    **{"transformer-decoder-autoreg": ("self-attention",), "transformer-attention-mask": ("default",)},
     **{"transformer-ffn-depth": ("2",), "transformer-decoder-ffn-depth": ("0", "2")},
     **{f"transformer-{name}": ("false",) for name in ("no-projection", "no-bias", "no-affine", "pool", "alibi-shift")},
     **dict.fromkeys(("transformer-disable-position-embeddings", "right-left", "ulr"), ("false",)),
     **{"transformer-decoder-dim-ffn": ("0",), "transformer-ffn-activation": ("relu", "swish", "gelu")},
     **{"input-types": ("", "sequence sequence"), "transformer-tied-layers": ("",), "lemma-dim-emb": ("0",)},
 }
-SSRU: Mapping[str, tuple[str, ...]] = {  #: the same, of decoders with SSRUs
+_SSRU: Mapping[str, tuple[str, ...]] = {  # the same, of decoders with SSRUs
     **{"transformer-decoder-autoreg": ("rnn",), "dec-cell": ("ssru",)},
     **dict.fromkeys(("layer-normalization", "transformer-rnn-projection"), ("false",)),
 }
@@ -60,6 +60,11 @@ _LAYER = {  # module in transformers -> weight and bias in Marian
 # The format .bin: version and count; then for each item, the bytes of its name, type, rank and bytes of its content.
 _START, _ITEM, _VERSION, _ALIGNMENT = struct.Struct("<QQ"), struct.Struct("<4Q"), 1, 256
 _DTYPES: dict[int, np.dtype[Any]] = {0x404: np.dtype("<f4"), 0x402: np.dtype("<f2"), 0x101: np.dtype("<i1")}
+
+
+def fixed(has_ssru: bool) -> Mapping[str, tuple[str, ...]]:
+    """Return the supported values of settings that are not options, the default first."""
+    return {**_FIXED, **(_SSRU if has_ssru else {})}
 
 
 def read_marian(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Sequence[str]]]:

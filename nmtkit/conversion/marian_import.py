@@ -13,17 +13,7 @@ from nmtkit.conversion.ctranslate2_import import tokenizers_beside
 from nmtkit.conversion.fairseq_tokenizers import joint
 from nmtkit.conversion.folder import read_part
 from nmtkit.conversion.marian import UNK_PIECE, renumber
-from nmtkit.conversion.marian_file import (
-    DECODER,
-    FIXED,
-    MATRICES,
-    OPTIONS,
-    SPM,
-    SSRU,
-    YAML,
-    parse_settings,
-    read_marian,
-)
+from nmtkit.conversion.marian_file import DECODER, MATRICES, OPTIONS, SPM, YAML, fixed, parse_settings, read_marian
 from nmtkit.conversion.weights import MASK, Embeddings, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -77,7 +67,7 @@ def _transformer_config(settings: Mapping[str, Sequence[str]]) -> TransformerCon
         raise UserError(f"its settings lack {missing[0]}")
     decoder_width = {"transformer-decoder-dim-ffn": ("0", settings[OPTIONS["d_ff"]][0])}
     has_ssru = settings.get("transformer-decoder-autoreg") == ["rnn"]
-    for name, supported in {**FIXED, **decoder_width, **(SSRU if has_ssru else {})}.items():
+    for name, supported in {**fixed(has_ssru), **decoder_width}.items():
         if (found := " ".join(settings.get(name, supported[:1]))) not in supported:
             raise UserError(f"{name} is {quoted(found)}: only {', '.join(map(quoted, supported))} is supported")
     values: dict[str, Any] = {ours: settings[theirs][0] for ours, theirs in OPTIONS.items()}
