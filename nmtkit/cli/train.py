@@ -120,7 +120,8 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     show_default=True,
     metavar="NAME",
     help="Preset of model and training options: transformer_base, _big, _small, _tiny, transformer_modern, "
-    "_modern_small, _modern_tiny, table3_… (rows of the paper's Table 3), gnmt, lstm_small, convs2s, conv_small. "
+    "_modern_small, _modern_tiny, table3_… (rows of the paper's Table 3), gnmt, lstm_small, convs2s, conv_small, "
+    "student_tiny, _base_memory, _base. "
     "Defaults shown here are those of transformer_base. "
     "With --init-from, the default is that model.",
 )

@@ -24,7 +24,7 @@ _KNOWN: Known = {
     **SIZES_AND_DROPOUT,
     **dict.fromkeys(("activation", "positions", "norm_type", "bias")),
     **{"norm": ("post", "pre"), "share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
-    **{"embedding_scale": None, "embedding_norm": (False, True)},
+    **{"embedding_scale": None, "embedding_norm": (False, True), "decoder_recurrence": (None,)},
     **{"source_end": (False, True), "attention_window": (None,), "qk_norm": (False,)},
 }
 

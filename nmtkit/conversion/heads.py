@@ -44,7 +44,7 @@ def _padded(name: str, weight: Tensor, config: TransformerConfig, width: int) ->
     scale = (width / K) ** 0.5
     blocks = {"qkv": (K, K, V), "q": (K,), "kv": (K, V)}  # widths of the heads in the rows of a matrix
     *_, sublayer, module, part = ("", "", *name.split("."))
-    if sublayer not in ("self_attention", "cross_attention"):
+    if sublayer not in ("self_attention", "cross_attention") or module not in ("out", *blocks):
         return weight
     if module == "out":
         return _pad_heads(weight.t(), H, width).t().contiguous() if part == "weight" else weight

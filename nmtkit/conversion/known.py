@@ -25,6 +25,7 @@ MARIAN: Known = {  #: Marian models of transformers
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
     **{"share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
     **{"embedding_scale": (None, 1.0), "embedding_norm": (False,), "source_end": (True,), "attention_window": (None,)},
+    "decoder_recurrence": (None,),
 }
 
 

@@ -18,7 +18,7 @@ from nmtkit.conversion.folder import add_tokenizers, export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface_export import named_tensors, piece_ids
 from nmtkit.conversion.known import MARIAN, check_known
-from nmtkit.conversion.marian_file import DECODER, FIXED, MATRICES, OPTIONS, SPM, YAML, to_yaml, write_marian
+from nmtkit.conversion.marian_file import DECODER, MATRICES, OPTIONS, SPM, YAML, fixed, to_yaml, write_marian
 from nmtkit.conversion.marian_import import sentencepiece_ids
 from nmtkit.conversion.weights import MASK
 from nmtkit.decoding.config import SearchConfig
@@ -29,7 +29,7 @@ from nmtkit.text.reading import read_lines
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
-_KNOWN = {**MARIAN, "positions": ("marian",)}
+_KNOWN = {**MARIAN, "positions": ("marian",), "decoder_recurrence": (None, "ssru")}
 _BINARY, _INT8, _SHORTLIST = "model.bin", "model.intgemm.alphas.bin", "lex.bin"
 _MULTIPLE, _INT8_MULTIPLE = 8, 16  # of the rows of a vocabulary, and of the widths of a model, in int8
 _PAGE = {"index.html": "browser.html", "offline.js": "offline.js"}
@@ -108,7 +108,7 @@ def _settings(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dict[
     """Return the settings of a model with these weights (…)."""
     is_shared, is_tied = "shared.weight" in tensors, "lm_head.weight" not in tensors
     return {
-        **{name: values[0] for name, values in FIXED.items()},
+        **{name: values[0] for name, values in fixed(bool(config.decoder_recurrence)).items()},
         **{theirs: getattr(config, ours) for ours, theirs in OPTIONS.items()},
         **{"tied-embeddings-all": is_shared, "tied-embeddings": is_tied and not is_shared},
         **{"tied-embeddings-src": False, "transformer-tied-layers": [], "input-types": [], "version": "nmtkit"},

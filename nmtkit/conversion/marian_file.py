@@ -26,7 +26,7 @@ OPTIONS = {  #: options of `TransformerConfig`, and their names in Marian
     **{"encoder_layers": "enc-depth", "decoder_layers": "dec-depth", "d_model": "dim-emb"},
     **{"d_ff": "transformer-dim-ffn", "heads": "transformer-heads", "activation": "transformer-ffn-activation"},
 }
-FIXED: Mapping[str, tuple[str, ...]] = {  #: the supported values of other settings, the default first
+_FIXED: Mapping[str, tuple[str, ...]] = {  # the supported values of other settings, the default first
     **{"type": ("transformer",), "transformer-preprocess": ("", "d"), "transformer-postprocess": ("dan", "an")},
     **{"transformer-postprocess-emb": ("d", ""), "transformer-postprocess-top": ("", "d")},
     **{"transformer-decoder-autoreg": ("self-attention",), "transformer-attention-mask": ("default",)},
@@ -35,6 +35,10 @@ FIXED: Mapping[str, tuple[str, ...]] = {  #: the supported values of other setti
     **dict.fromkeys(("transformer-disable-position-embeddings", "right-left", "ulr"), ("false",)),
     **{"transformer-decoder-dim-ffn": ("0",), "transformer-ffn-activation": ("relu", "swish", "gelu")},
     **{"input-types": ("", "sequence sequence"), "transformer-tied-layers": ("",), "lemma-dim-emb": ("0",)},
+}
+_SSRU: Mapping[str, tuple[str, ...]] = {  # the same, of decoders with SSRUs
+    **{"transformer-decoder-autoreg": ("rnn",), "dec-cell": ("ssru",)},
+    **dict.fromkeys(("layer-normalization", "transformer-rnn-projection"), ("false",)),
 }
 _SETTINGS = "special:model.yml"  # name of the settings among the weights
 MATRICES = {  #: name in transformers -> in Marian
@@ -47,6 +51,9 @@ _LAYER = {  # module in transformers -> weight and bias in Marian
     **{f"self_attn.{theirs}": (f"self_W{name}", f"self_b{name}") for theirs, name in _ATTENTION.items()},
     **{f"encoder_attn.{theirs}": (f"context_W{name}", f"context_b{name}") for theirs, name in _ATTENTION.items()},
     **{f"fc{number}": (f"ffn_W{number}", f"ffn_b{number}") for number in (1, 2)},
+    "rnn.value": ("rnn_W", "rnn_b"),
+    "rnn.gate": ("rnn_Wf", "rnn_bf"),
+    "rnn_layer_norm": ("rnn_ffn_ln_scale", "rnn_ffn_ln_bias"),
     "self_attn_layer_norm": ("self_Wo_ln_scale", "self_Wo_ln_bias"),
     "encoder_attn_layer_norm": ("context_Wo_ln_scale", "context_Wo_ln_bias"),
     "final_layer_norm": ("ffn_ffn_ln_scale", "ffn_ffn_ln_bias"),
@@ -59,6 +66,11 @@ _INT8, _MARIAN_INT8 = 0x4101, 0x10001  # intgemm8 of Bergamot and of Marian, whi
 _PRODUCT = re.compile(r".*(_W.?|Wemb)")  # names of matrices in int8
 _INPUT = "_QuantMultA"  # suffix of the name of a product for the scale of its input
 _Item = tuple[int, tuple[int, ...], bytes]  # type, shape and content
+
+
+def fixed(has_ssru: bool) -> Mapping[str, tuple[str, ...]]:
+    """Return the supported values of settings that are not options, the default first."""
+    return {**_FIXED, **(_SSRU if has_ssru else {})}
 
 
 def read_marian(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Sequence[str]]]:

@@ -13,7 +13,7 @@ from nmtkit.conversion.ctranslate2_import import tokenizers_beside
 from nmtkit.conversion.fairseq_tokenizers import joint
 from nmtkit.conversion.folder import read_part
 from nmtkit.conversion.marian import UNK_PIECE, renumber
-from nmtkit.conversion.marian_file import DECODER, FIXED, MATRICES, OPTIONS, SPM, YAML, parse_settings, read_marian
+from nmtkit.conversion.marian_file import DECODER, MATRICES, OPTIONS, SPM, YAML, fixed, parse_settings, read_marian
 from nmtkit.conversion.weights import MASK, Embeddings, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -66,12 +66,13 @@ def _transformer_config(settings: Mapping[str, Sequence[str]]) -> TransformerCon
     if missing := [name for name in OPTIONS.values() if not settings.get(name)]:
         raise UserError(f"its settings lack {missing[0]}")
     decoder_width = {"transformer-decoder-dim-ffn": ("0", settings[OPTIONS["d_ff"]][0])}
-    for name, supported in {**FIXED, **decoder_width}.items():
+    has_ssru = settings.get("transformer-decoder-autoreg") == ["rnn"]
+    for name, supported in {**fixed(has_ssru), **decoder_width}.items():
         if (found := " ".join(settings.get(name, supported[:1]))) not in supported:
             raise UserError(f"{name} is {quoted(found)}: only {', '.join(map(quoted, supported))} is supported")
     values: dict[str, Any] = {ours: settings[theirs][0] for ours, theirs in OPTIONS.items()}
     sizes = {name: int(value) for name, value in values.items() if name != "activation"}
-    return TransformerConfig(**(values | sizes), positions="marian")
+    return TransformerConfig(**(values | sizes), positions="marian", decoder_recurrence="ssru" if has_ssru else None)
 
 
 def _take_embeddings(weights: ForeignWeights) -> Embeddings:

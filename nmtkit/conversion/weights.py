@@ -46,8 +46,28 @@ DECODER_LAYER: Parts = {
     "around_cross_attention.norm": ("encoder_attn_layer_norm",),
 }
 
-_D_COLUMNS = ("_embedding.weight", "projection.weight", ".qkv.weight", ".q.weight", ".kv.weight", ".inner.weight")
-_D_ROWS = ("norm.weight", "norm.bias", ".out.weight", ".out.bias", ".outer.weight", ".outer.bias")
+_SSRU: Parts = {  # in place of self-attention, with names of nmtkit's own
+    "self_attention.value": ("rnn.value",),
+    "self_attention.gate": ("rnn.gate",),
+    "around_self_attention.norm": ("rnn_layer_norm",),
+}
+_WITHOUT_BIAS = "self_attention.value"
+
+_D_COLUMNS = (
+    *("_embedding.weight", "projection.weight", ".qkv.weight", ".q.weight", ".kv.weight", ".inner.weight"),
+    *(".value.weight", ".gate.weight"),
+)
+_D_ROWS = (
+    *("norm.weight", "norm.bias", ".out.weight", ".out.bias", ".outer.weight", ".outer.bias"),
+    *(".value.weight", ".gate.weight", ".gate.bias"),
+)
+
+
+def decoder_layer(config: TransformerConfig) -> Parts:
+    """Return the modules of a decoder layer with these options."""
+    if not config.decoder_recurrence:
+        return DECODER_LAYER
+    return {**{ours: theirs for ours, theirs in DECODER_LAYER.items() if "self_attention" not in ours}, **_SSRU}
 
 
 def stack_norms(config: TransformerConfig) -> dict[str, str]:
@@ -91,6 +111,7 @@ class ForeignWeights:
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{module}.{part}") for module in theirs])
             for part in ("weight", "bias")
+            if part == "weight" or not ours.endswith(_WITHOUT_BIAS)
         }
 
     def take_layers(self, stack: str, count: int, form: str, parts: Parts) -> dict[str, Tensor]:
@@ -106,7 +127,7 @@ class ForeignWeights:
         """Take the weights (…) of both stacks, stored under fairseq's names, and return them by nmtkit's names."""
         form = "{stack}.layers.{number}."
         taken = self.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
-        taken |= self.take_layers("decoder", config.decoder_layers, form, DECODER_LAYER)
+        taken |= self.take_layers("decoder", config.decoder_layers, form, decoder_layer(config))
         return taken | self.take_norms(config)
 
     def take_norms(self, config: TransformerConfig) -> dict[str, Tensor]:
@@ -125,15 +146,16 @@ def stack_tensors(weights: Mapping[str, Tensor], config: TransformerConfig) -> I
     parts: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in stack_norms(config).items()}
     for stack, count, layer in (
         ("encoder", config.encoder_layers, ENCODER_LAYER),
-        ("decoder", config.decoder_layers, DECODER_LAYER),
+        ("decoder", config.decoder_layers, decoder_layer(config)),
     ):
         for number in range(count):
             for ours, theirs in layer.items():
                 parts[f"{stack}.{number}.{ours}"] = tuple(f"{stack}.layers.{number}.{module}" for module in theirs)
     for ours, theirs in parts.items():
         for part in ("weight", "bias"):
-            for module, chunk in zip(theirs, weights[f"{ours}.{part}"].chunk(len(theirs)), strict=True):
-                yield f"{module}.{part}", chunk
+            if f"{ours}.{part}" in weights:
+                for module, chunk in zip(theirs, weights[f"{ours}.{part}"].chunk(len(theirs)), strict=True):
+                    yield f"{module}.{part}", chunk
 
 
 @dataclass(frozen=True)
@@ -264,7 +286,7 @@ def permute_width(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Ten
 
     def permuted(name: str, weight: Tensor) -> Tensor:
         if name.endswith(_D_COLUMNS):
-            return weight[:, order]
+            weight = weight[:, order]
         return weight[order] if name.endswith(_D_ROWS) else weight
 
     return {name: permuted(name, weight) for name, weight in weights.items()}

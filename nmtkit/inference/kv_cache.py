@@ -19,12 +19,16 @@ _GROWTH = 16  # positions that a buffer has left after it was enlarged
 
 @dataclass
 class LayerCache:
-    """The keys and values of one layer: of the source (B, H, S, width), and of rows (at least T, at least R, width)."""
+    """The keys and values of one layer: of the source (B, H, S, width), and of rows (at least T, at least R, width).
+
+    With an SSRU, rows have a state (R, D) instead.
+    """
 
     memory_keys: Tensor
     memory_values: Tensor
     keys: Tensor
     values: Tensor
+    state: Tensor | None = None
 
 
 class KeyValueCache:
@@ -61,7 +65,10 @@ class KeyValueCache:
 
     def _reorder_layers(self, origins: Tensor) -> None:
         for cache in self.layers:
-            cache.keys, cache.values = self._reordered(cache.keys, origins), self._reordered(cache.values, origins)
+            if cache.state is None:
+                cache.keys, cache.values = self._reordered(cache.keys, origins), self._reordered(cache.values, origins)
+            else:
+                cache.state = cache.state.index_select(0, origins)
 
     def _keep_sentences(self, sentences: Tensor) -> None:
         self.memory_bias = self.memory_bias.index_select(0, sentences)

@@ -34,6 +34,7 @@ _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search kn
     "activation": ("relu", "gelu", "swish", "swiglu"),
     "positions": ("sinusoidal", "learned", "fairseq", "marian", "rotary"),
     "max_positions": _ANY,
+    "decoder_recurrence": (None, "ssru"),
     "norm": ("post", "pre"),
     "share_embeddings": (None, "all", "decoder", "none"),
     "output_bias": (False, True),

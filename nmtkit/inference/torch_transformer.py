@@ -15,6 +15,7 @@ from nmtkit.inference.torch_inference import TorchAttention, TorchInference
 from nmtkit.inference.transformer_sizes import TransformerSizes
 from nmtkit.model.attention import join_heads, split_heads
 from nmtkit.model.layers import DecoderLayer
+from nmtkit.model.ssru import Ssru
 from nmtkit.model.transformer import Memory, Transformer
 
 _ENCODED = 512  # tokens that a CPU encodes together; more are not faster
@@ -47,8 +48,13 @@ class TorchTransformer(TransformerSizes, TorchInference):
         layers = []
         for layer in cast(list[DecoderLayer], self.model.decoder):
             k, v = layer.cross_attention.keys_and_values(memory.values)
-            own = (k.new_empty(0, memory.values.size(0), width) for width in layer.self_attention.widths[1:])
-            layers.append(LayerCache(k.contiguous(), v.contiguous(), *own))
+            attention, widths, state = layer.self_attention, (0, 0), None
+            if isinstance(attention, Ssru):
+                state = torch.zeros_like(memory.values[:, 0])
+            else:
+                widths = attention.widths[1:]
+            keys, values = (k.new_empty(0, memory.values.size(0), width) for width in widths)
+            layers.append(LayerCache(k.contiguous(), v.contiguous(), keys, values, state))
         bias = memory.values.new_zeros(memory.mask.shape).masked_fill_(~memory.mask, -torch.inf)
         bias = bias[:, None, None, :].repeat(1, self.config.heads, 1, 1)
         return KeyValueCache(layers, bias, self.model.target_positions)
@@ -105,8 +111,11 @@ def layer_step(
 def _self_attention(
     layer: DecoderLayer, x: Tensor, cache: KeyValueCache, number: int, rotation: Tensor | None
 ) -> Tensor:
-    """Let each row of x (R, D) attend to its own positions so far, and return (R, D)."""
-    attention = layer.self_attention
+    """Let each row of x (R, D) attend to its own positions so far, or advance its SSRU, and return (R, D)."""
+    attention, own = layer.self_attention, cache.layers[number]
+    if isinstance(attention, Ssru):
+        y, own.state = attention.step(x, cast(Tensor, own.state))
+        return y
     q, k, v = torch.split(attention.project(x, rotation), list(attention.widths), dim=-1)
     k, v = cache.append(number, k, v)
     if attention.window is not None:

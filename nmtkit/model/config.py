@@ -119,6 +119,13 @@ class TransformerConfig(ModelConfig):
         "embedding. rotary: rotate queries and keys of self-attention.",
     )
     max_positions: int = option(512, min=1, max=10**6, help="Longest sequence in tokens, for learned positions.")
+    decoder_recurrence: str | None = option(
+        None,
+        choices=("ssru",),
+        unset="self-attention",
+        help="Replace the decoder's self-attention by a recurrence, for faster translation. ssru: simpler simple "
+        "recurrent unit (Kim et al. 2019).",
+    )
     norm: str = option(
         "post",
         choices=("post", "pre"),
@@ -172,7 +179,7 @@ class TransformerConfig(ModelConfig):
         """Describe layers, widths and heads in one line of the log."""
         return (
             f"{self.encoder_layers}-{self.decoder_layers} layers, d_model {self.d_model}, d_ff {self.d_ff}, "
-            f"{counted(self.heads, 'head')}"
+            f"{counted(self.heads, 'head')}{', SSRU decoder' if self.decoder_recurrence else ''}"
         )
 
     def effective(self) -> dict[str, Any]:
@@ -227,7 +234,8 @@ class TransformerConfig(ModelConfig):
         projections = D * (2 * keys + values) + values * D  # W_Q, W_K, W_V and W_O, per token
         feed_forward = D * (sum(self.inner_widths) + self.d_ff)
         encoder = S * (projections + feed_forward) + (keys + values) * int((source * source_reach).sum())
-        decoder = T * (projections + feed_forward) + (keys + values) * int((target * target_reach).sum())
+        own = T * projections + (keys + values) * int((target * target_reach).sum())
+        decoder = T * feed_forward + (2 * T * D * D if self.decoder_recurrence else own)
         decoder += T * (D * keys + values * D) + S * D * (keys + values)  # cross-attention
         decoder += (keys + values) * int((source * target).sum())
         return 2 * (self.encoder_layers * encoder + self.decoder_layers * decoder + T * D * target_size)

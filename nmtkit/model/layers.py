@@ -10,6 +10,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.packed_attention import Packing
 from nmtkit.model.residual import add_and_norm, make_norm
+from nmtkit.model.ssru import Ssru
 
 
 def _swiglu(x: Tensor) -> Tensor:
@@ -94,11 +95,11 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """A decoder layer: masked self-attention, attention to the encoder's output, then feed-forward."""
+    """A decoder layer: masked self-attention or an SSRU, attention to the encoder's output, then feed-forward."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(config, causal=True)
+        self.self_attention = Ssru(config) if config.decoder_recurrence else SelfAttention(config, causal=True)
         self.cross_attention = CrossAttention(config)
         self.feed_forward = FeedForward(config)
         self.around_self_attention = Residual(config)

@@ -55,7 +55,11 @@ def _transformer_shapes(
     for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         for number in range(layers):
             layer, sublayers = f"{stack}.{number}", ["self_attention", "feed_forward"]
-            yield from attention(f"{layer}.self_attention", ("qkv", 2 * keys + values))
+            if stack == "decoder" and config.decoder_recurrence:
+                yield f"{layer}.self_attention.value.weight", (D, D)
+                yield from linear(f"{layer}.self_attention.gate", D, D)
+            else:
+                yield from attention(f"{layer}.self_attention", ("qkv", 2 * keys + values))
             if stack == "decoder":
                 sublayers.insert(1, "cross_attention")
                 yield from attention(f"{layer}.cross_attention", ("q", keys), ("kv", keys + values))

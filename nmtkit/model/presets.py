@@ -26,6 +26,8 @@ class Preset(NamedTuple):
 
 # What later work changed, with a deep encoder and a shallow decoder, at the FLOPs of the paper's model of that size.
 _MODERN = {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "bias": False}
+# The students of the Firefox translations: Marian can read them.
+_STUDENT = {"positions": "marian", "decoder_recurrence": "ssru", "decoder_layers": 2}
 _TRANSFORMER: dict[str, dict[str, Any]] = {
     "transformer": {},  # name in checkpoints and options.json, which contain every option
     "transformer_base": {},
@@ -37,6 +39,9 @@ _TRANSFORMER: dict[str, dict[str, Any]] = {
     | {"encoder_layers": 6, "decoder_layers": 1, "d_model": 256, "d_ff": 640, "heads": 4},
     "transformer_modern_tiny": _MODERN
     | {"encoder_layers": 8, "decoder_layers": 1, "d_model": 128, "d_ff": 176, "heads": 4},
+    "student_tiny": _STUDENT | {"d_model": 256, "d_ff": 1536},
+    "student_base_memory": _STUDENT | {"decoder_layers": 4, "d_model": 384, "d_ff": 1536},
+    "student_base": _STUDENT,
     "table3_a_h1": {"heads": 1, "d_k": 512, "d_v": 512},
     "table3_a_h4": {"heads": 4, "d_k": 128, "d_v": 128},
     "table3_a_h16": {"heads": 16, "d_k": 32, "d_v": 32},

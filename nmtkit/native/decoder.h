@@ -26,10 +26,10 @@ struct AttentionRecorder {
 class DecoderStep {
  public:
   DecoderStep(const Model& model, const SourceBatch& batch, const std::vector<void*>& cross_kv,
-              const std::vector<int32_t>& sentence_of_row, KeyValueCache& kv_cache, int begin, int n,
+              const std::vector<int32_t>& sentence_of_row, KeyValueCache& kv_cache, SsruStates& states, int begin, int n,
               Workspace& workspace)
       : model_(model), batch_(batch), cross_kv_(cross_kv), sentence_of_row_(sentence_of_row), kv_cache_(kv_cache),
-        begin_(begin), n_(n), workspace_(workspace) {}
+        states_(states), begin_(begin), n_(n), workspace_(workspace) {}
 
   // Decode a token of each row, of all the batch's `tokens` (R,), at a `position` (position_width). The decoder's
   // outputs (n, D) are left in workspace.x. T is the type of stored keys and values.
@@ -40,7 +40,9 @@ class DecoderStep {
     embed(model_, *model_.target_embedding, model_.target_norm, tokens + begin_, n_, [&](int) { return position; }, x);
     for (size_t l = 0; l < model_.decoder.size(); ++l) {
       const auto& layer = model_.decoder[l];
-      residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention<T>(l, in, model_.rotary ? position : nullptr); });
+      residual(model_, layer.norms[0], x, n_, w, [&](const float* in) {
+        layer.ssru.value ? advance(l, in) : self_attention<T>(l, in, model_.rotary ? position : nullptr);
+      });
       const bool is_recorded = recorder.weights && l == recorder.layer;
       residual(model_, layer.norms[1], x, n_, w,
                [&](const float* in) { cross_attention<T>(l, in, is_recorded ? &recorder : nullptr); });
@@ -53,6 +55,25 @@ class DecoderStep {
 
  private:
   float* heads(int i) { return workspace_.heads.data() + static_cast<size_t>(i) * model_.value_width(); }
+
+  // The states c = σ(gate) ⊙ c + (1 - σ(gate)) ⊙ value of SSRUs, and max(0, c) into workspace.y.
+  void advance(size_t l, const float* in) {
+    Workspace& w = workspace_;
+    const auto& layer = model_.decoder[l].ssru;
+    const int D = model_.d_model;
+    layer.value->multiply(in, n_, w.wide.data(), w.quantized);
+    layer.gate->multiply(in, n_, w.y.data(), w.quantized);
+    for (int i = 0; i < n_; ++i) {
+      const float* value = w.wide.data() + static_cast<size_t>(i) * D;
+      float *y = w.y.data() + static_cast<size_t>(i) * D, *state = states_.at(begin_ + i, l);
+      for_vectors(D, [=](int j, int m) {
+        const FloatVec added = load_n(value + j, m), kept = load_n(state + j, m) - added;
+        const FloatVec next = fma(sigmoid(load_n(y + j, m)), kept, added);
+        store_n(state + j, next, m);
+        store_n(y + j, max(set1(0.0f), next), m);  // in this order NaN stays NaN
+      });
+    }
+  }
 
   template <class T>
   void self_attention(size_t l, const float* in, const float* rotation) {
@@ -99,6 +120,7 @@ class DecoderStep {
   const std::vector<void*>& cross_kv_;
   const std::vector<int32_t>& sentence_of_row_;
   KeyValueCache& kv_cache_;
+  SsruStates& states_;
   const int begin_, n_;
   Workspace& workspace_;
 };

@@ -26,7 +26,7 @@ class DecoderState {
   DecoderState(const Model& model, const int64_t* source, const int64_t* lengths, int sentences, int width,
          const float* positions, int threads)
       : model_(model), arena_(model.pool), batch_(source, lengths, sentences, width), sentence_of_row_(sentences),
-        kv_cache_(model, arena_) {
+        kv_cache_(model, arena_), states_(model, sentences) {
     std::iota(sentence_of_row_.begin(), sentence_of_row_.end(), 0);
     for (size_t l = 0; l < model.decoder.size(); ++l)
       cross_kv_.push_back(allocate_kv(model, arena_, batch_.size(), 1));
@@ -48,6 +48,7 @@ class DecoderState {
     check(origins, rows, this->rows(), "row");
     std::vector<int32_t> sentences(rows);
     for (int i = 0; i < rows; ++i) sentences[i] = sentence_of_row_[origins[i]];
+    states_.reorder(origins, rows);
     kv_cache_.reorder(origins, rows);
     sentence_of_row_ = std::move(sentences);
   }
@@ -163,11 +164,11 @@ class DecoderState {
     check(tokens, R, model_.output->rows(), "token");
     const RowBlocks blocks(R, threads);
     reserve(std::min(threads, blocks.count()), blocks.max_size(), logits_per_row);
-    kv_cache_.append(R);  // the last that may throw
+    if (!model_.has_ssru()) kv_cache_.append(R);  // the last that may throw
     parallel_for(blocks.count(), threads, [&](int block, int thread) {
       const int begin = blocks.begin(block), n = blocks.end(block) - begin;
       Workspace& w = workspaces_[thread];
-      DecoderStep step(model_, batch_, cross_kv_, sentence_of_row_, kv_cache_, begin, n, w);
+      DecoderStep step(model_, batch_, cross_kv_, sentence_of_row_, kv_cache_, states_, begin, n, w);
       model_.stores_bf16() ? step.run<Bf16>(tokens, position, recorder) : step.run<float>(tokens, position, recorder);
       output(begin, n, w);
     });
@@ -190,6 +191,7 @@ class DecoderState {
   std::vector<void*> cross_kv_;           // by layer: (S, H·(K + V)) of cross-attention
   std::vector<int32_t> sentence_of_row_;  // (R,)
   KeyValueCache kv_cache_;
+  SsruStates states_;
   std::optional<Shortlists> shortlists_;
   AttentionRecorder recorder_;  // of the next step
   std::vector<Workspace> workspaces_;  // by thread

@@ -1,4 +1,4 @@
-// The key-value cache of decoder self-attention.
+// The key-value cache of decoder self-attention, and the states of SSRUs.
 #pragma once
 
 #include <numeric>
@@ -48,6 +48,27 @@ class KeyValueCache {
   Arena& arena_;
   std::vector<void*> positions_;               // by position: (rows then, layers, H·(K + V))
   std::vector<std::vector<int32_t>> parents_;  // by position: (R,) the ancestor there of each row
+};
+
+// The states (layers, D) of each row, with SSRUs; initially 0.
+class SsruStates {
+ public:
+  SsruStates(const Model& model, int rows)
+      : width_(model.d_model), row_size_(model.has_ssru() ? model.decoder.size() * width_ : 0), states_(rows * row_size_) {}
+
+  // Row i continues the row origins[i]. Throws std::bad_alloc, and then changes nothing.
+  void reorder(const int64_t* origins, int rows) {
+    std::vector<float> moved(rows * row_size_);
+    for (int i = 0; i < rows; ++i)
+      std::copy_n(states_.data() + origins[i] * row_size_, row_size_, moved.data() + i * row_size_);
+    states_ = std::move(moved);
+  }
+
+  float* at(int row, size_t layer) { return states_.data() + row * row_size_ + layer * width_; }
+
+ private:
+  const size_t width_, row_size_;  // floats of a state, and of a row
+  std::vector<float> states_;
 };
 
 }  // namespace nmtkit

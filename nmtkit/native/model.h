@@ -25,6 +25,11 @@ struct SelfAttention {
   const float *q_gain = nullptr, *k_gain = nullptr;  // (K,) of the RMSNorm of each head's queries and keys, if any
 };
 
+// In place of a decoder's self-attention: W, and W_f with its bias (nmtkit/model/ssru.py).
+struct Ssru {
+  const Matrix *value = nullptr, *gate = nullptr;
+};
+
 struct CrossAttention {
   const Matrix *q, *kv, *out;
   const float *q_gain = nullptr, *k_gain = nullptr;
@@ -47,6 +52,7 @@ struct DecoderLayer {
   CrossAttention cross_attention;
   FeedForward feed_forward;
   Norm norms[3];
+  Ssru ssru = {};  // if any
 };
 
 struct Model {
@@ -66,6 +72,7 @@ struct Model {
   // Whether keys and values are stored in bfloat16 instead of fp32: attention waits for them, and int8 products are
   // less precise anyway.
   bool stores_bf16() const { return output->is_int8(); }
+  bool has_ssru() const { return decoder[0].ssru.value != nullptr; }
   int key_width() const { return heads * d_k; }
   int value_width() const { return heads * d_v; }
   int kv_width() const { return key_width() + value_width(); }  // the keys of all heads, then the values

@@ -63,11 +63,13 @@ inline FloatVec exp(FloatVec x) {
   return zero_below(y * pow2(n), x, -87.0f);
 }
 
-// x · σ(x)
-inline FloatVec swish(FloatVec x) {
+// σ(x)
+inline FloatVec sigmoid(FloatVec x) {
   const FloatVec one = set1(1.0f), e = exp(set1(0.0f) - abs(x));
-  return x * (e + zero_below(one - e, x, 0.0f)) / (one + e);  // σ(x) is 1 / (1 + e) for x >= 0, e / (1 + e) below
+  return (e + zero_below(one - e, x, 0.0f)) / (one + e);  // 1 / (1 + e) for x >= 0, e / (1 + e) below
 }
+
+inline FloatVec swish(FloatVec x) { return x * sigmoid(x); }
 
 // x · Φ(x), with Φ(x) = (1 + erf(x / √2)) / 2 within 1e-7 (Abramowitz and Stegun 7.1.26).
 inline FloatVec gelu(FloatVec x) {

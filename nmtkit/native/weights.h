@@ -33,7 +33,12 @@ class LoadedModel : public Model {
     }
     for (int l = 0; l < decoder_layers; ++l) {
       const std::string layer = "decoder." + std::to_string(l) + ".", cross = layer + "cross_attention.";
-      self_attention(decoder[l].self_attention, layer);
+      if (find(layer + "self_attention.gate.weight")) {
+        matrix(&decoder[l].ssru.value, layer + "self_attention.value", d_model, d_model);
+        matrix(&decoder[l].ssru.gate, layer + "self_attention.gate", d_model, d_model);
+      } else {
+        self_attention(decoder[l].self_attention, layer);
+      }
       matrix(&decoder[l].cross_attention.q, cross + "q", key_width(), d_model);
       matrix(&decoder[l].cross_attention.kv, cross + "kv", kv_width(), d_model);
       matrix(&decoder[l].cross_attention.out, cross + "out", d_model, value_width());

@@ -72,7 +72,7 @@ def sentences(words: list[str], seed: int) -> list[str]:
 
 # nmtkit's own exports --------------------------------------------------------------------------------------------
 
-UNSUPPORTED = {"d_k", "attention_window", "norm_type"}  # there, or in imports
+UNSUPPORTED = {"d_k", "attention_window", "norm_type", "decoder_recurrence"}  # there, or in imports
 EXPORTED = [changes for changes in VARIANTS if not UNSUPPORTED & changes.keys()]
 
 

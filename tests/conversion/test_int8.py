@@ -42,6 +42,7 @@ def make_both(make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_pat
     "model",
     [
         {"norm": "pre"},
+        {"decoder_recurrence": "ssru"},
         {"share_embeddings": "none", "output_bias": True},
         {"share_embeddings": "decoder", "positions": "learned", "norm": "pre", "d_k": 5},
     ],

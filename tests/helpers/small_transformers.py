@@ -43,6 +43,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"activation": "swish", "positions": "fairseq", "norm": "pre"},
     {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "qk_norm": True, "bias": False},
     {"positions": "rotary", "d_k": 6, "d_v": 3, "bias": False, "attention_window": 2},
+    {"decoder_recurrence": "ssru"},
+    {"decoder_recurrence": "ssru", "norm": "pre", "bias": False},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
 

@@ -229,6 +229,7 @@ VARIANTS: list[dict[str, Any]] = [  # test_every_option.py goes through all valu
     {"activation": "gelu", "output_bias": True, "d_ff": 27, "positions": "learned", "max_positions": 200},
     {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "d_ff": 27, "bias": False},
     {"positions": "rotary", "d_k": 10, "qk_norm": True, "activation": "swiglu", "encoder_layers": 3},
+    {"decoder_recurrence": "ssru", "positions": "marian", "d_k": 3, "d_v": 2},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
 

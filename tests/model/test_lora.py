@@ -25,6 +25,11 @@ from nmtkit.text.tokenizer import Tokenizer
 
 CONFIG = TransformerConfig(encoder_layers=2, decoder_layers=2, d_model=16, d_ff=12, heads=2, d_k=3, d_v=5, dropout=0.0)
 EVERYWHERE = LoraConfig(lora_rank=3, lora_alpha=2.0, lora_targets=("*",))
+LAYERS = [
+    CONFIG,
+    replace(CONFIG, activation="swiglu", norm_type="rms", bias=False),
+    replace(CONFIG, decoder_recurrence="ssru"),
+]
 SIZE = 14
 
 
@@ -123,7 +128,7 @@ def test_a_pattern_without_a_match_is_refused(lora: LoraConfig, config: ModelCon
         LoraConfig(lora_rank=4, lora_targets=("encoder.1.*", "decoder.0.cross_attention.kv.weight")),
     ],
 )
-@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, activation="swiglu", norm_type="rms", bias=False)])
+@pytest.mark.parametrize("config", LAYERS)
 def test_merged_weights_give_the_outputs_of_the_adapted_model(config: TransformerConfig, lora: LoraConfig) -> None:
     model, base = adapted(lora, config), make(config)
     weights = as_tensors(merged(as_arrays(collect_weights(model)), lora.scale))

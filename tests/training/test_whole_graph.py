@@ -146,6 +146,14 @@ def test_lengths_add_no_graphs_with_these_options(
     assert len(graphs) == (1 if packed else 2 * lengths)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_decoder_with_ssrus_has_a_graph_for_each_power_of_two_of_the_length(packed: bool, graphs: Graphs) -> None:
+    compiled, plain = (make_loss(decoder_recurrence="ssru") for _ in range(2))
+    assert_same_results(compiled, plain, [micro_batch(packed, *sizes) for sizes in SIZES])
+    assert len(graphs) == 4 + (not packed)
+
+
 @pytest.mark.parametrize("arch", ["lstm_small", "conv_small"])
 def test_the_layers_of_other_architectures_are_compiled_one_by_one(arch: str, graphs: Graphs) -> None:
     model = make_model(PRESETS[arch].model_config(), 50, 50)
