@@ -133,6 +133,7 @@ setup(
             "py.typed",
             "_native.pyi",
             "_words.pyi",
+            "cli/other_toolkits.toml",
             "conversion/browser.html",
             "conversion/offline.js",
             "decoding/attention.html",

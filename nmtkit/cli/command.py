@@ -21,7 +21,7 @@ from click.shell_completion import shell_complete, split_arg_string
 from nmtkit.cli.config_file import read_config_file
 from nmtkit.cli.help_panels import help_in_panels
 from nmtkit.cli.options import PathName
-from nmtkit.cli.other_toolkits import answer, moved
+from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.console.log import LostReader, escape_python_messages, write_error, write_traceback
 from nmtkit.console.terminal import is_styled, width
@@ -224,7 +224,7 @@ class Command(click.Command):
             if answer(str(self.name), flag(option)):
                 return self._no_such_option(f"-{option}", flags, error)
         if isinstance(error, click.NoSuchOption):
-            return moved(str(self.name), error.option_name) or self._no_such_option(error.option_name, flags, error)
+            return self._no_such_option(error.option_name, flags, error)
         return f"{' '.join(error.format_message().split())} ({self._hint(error)})"
 
     def _no_such_option(self, name: str, flags: Sequence[str], error: click.UsageError) -> str:

@@ -504,17 +504,6 @@ def test_an_architecture_of_the_command_line_wins_over_options_of_the_file_that_
     assert written | expected | {"d_model": 16} == written
 
 
-def test_options_that_were_removed_name_their_successor_and_may_stay_in_the_options_of_a_run(
-    train: Train, tmp_path: Path
-) -> None:
-    refused(train(tmp_path / "run", "--reset-optimizer", code=2), "--init-from")
-    refused(train(tmp_path / "run", "--output-bias", code=2), "--config")
-    options = {"model": {"output_bias": True}, "checkpoints": {"max_save_failures": 3}}
-    (tmp_path / "options.json").write_text(json.dumps(options))
-    train(tmp_path / "run", "--config", tmp_path / "options.json", "--max-updates", 1)
-    assert json.loads((tmp_path / "run/options.json").read_text())["model"]["output_bias"] is True
-
-
 def test_the_options_file_of_a_run_is_a_valid_config_file(
     train: Train, run_here: Run, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
