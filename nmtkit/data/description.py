@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from nmtkit.data.binary import REMEDY, index_path, token_path
-from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
 from nmtkit.storage.files import sha256, sha256_of_fields
 from nmtkit.storage.outputs import DATASET, DATASET_FORMAT, is_dataset
@@ -57,6 +56,11 @@ def _model_file(kind: str, joined: bool, side: str) -> str | None:
 def split_stem(folder: Path, split: str, side: str, shard: int | None = None) -> Path:
     """Return the path without suffix of the token file and index for one side of a split or of one of its shards."""
     return folder / (f"{split}.{side}" if shard is None else f"{split}.{shard:05}.{side}")
+
+
+def dropped_path(folder: Path, split: str) -> Path:
+    """Return the path of the numbers of the lines that were dropped from a split, from 0, as uint64."""
+    return folder / f"{split}.dropped"
 
 
 def is_dataset_file(name: str) -> bool:

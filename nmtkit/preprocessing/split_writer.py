@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.binary import HEADER, OFFSET, TokenFileWriter, token_type
-from nmtkit.data.description import ShardSummary, split_stem
-from nmtkit.data.lines import LINE_DTYPE, dropped_path
+from nmtkit.data.description import ShardSummary, dropped_path, split_stem
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.encoded import EncodedBlock, EncodedSplit
 
+_LINE = np.dtype("<u8")
 MAX_SHARDS = 10_000  # limited by dataset.json and the number of open files
 
 
@@ -75,7 +75,7 @@ class SplitWriter:
             begin = end
             if begin < pairs:
                 self._end_shard()
-        self._dropped.write((np.flatnonzero(block.marks) + self._split.lines).astype(LINE_DTYPE).data)
+        self._dropped.write((np.flatnonzero(block.marks) + self._split.lines).astype(_LINE).data)
         self._split.add(block)
 
     def _fitting(self, bounds: list[NDArray[np.int64]], begin: int) -> int:

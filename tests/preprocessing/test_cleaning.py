@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from patience import PATIENCE
 from repository import BIN
@@ -47,8 +48,10 @@ def make(
 
 def kept(dataset: Dataset) -> list[int]:
     """The numbers of the lines of the training text that were kept, from 0."""
-    train = dataset.split("train")
-    return [train.lines.locate(number)[1] - 1 for number in range(len(train))]
+    file = dataset.folder / "train.dropped"
+    dropped = set(np.fromfile(file, "<u8").tolist()) if file.exists() else set()
+    lines = sum(count for _, count in dataset.summaries["train"].corpora)
+    return [line for line in range(lines) if line not in dropped]
 
 
 def good(count: int) -> list[tuple[str, str]]:

@@ -77,7 +77,7 @@ def test_shards_of_any_size_hold_the_same_sentences_in_files_that_are_not_larger
         for side, other in ((ours.source, theirs.source), (ours.target, theirs.target)):
             assert side.gather(every)[0].tolist() == other.gather(every)[0].tolist()
             assert side.lengths[:].tolist() == other.lengths[:].tolist()
-        assert [ours.lines.locate(n) for n in range(len(ours))] == [theirs.lines.locate(n) for n in range(len(ours))]
+    assert (many.folder / "train.dropped").read_bytes() == (one.folder / "train.dropped").read_bytes()
     summaries = many.summaries["train"]
     assert sum(shard.sentences for shard in summaries.shards) == one.summaries["train"].sentences
     assert (len(summaries.shards) > 1) == (size != "1G")

@@ -85,10 +85,7 @@ def test_source_words_match_the_indices_of_alignments(server: Server) -> None:
     for text, words in (
         ("The  dog\u3000RUNS", ["The", "dog", "RUNS"]),
         ("½ cat\u00a0on", ["½", "cat", "on"]),
-        ("a\u200bb\u180ec d", ["a\u200bb\u180ec", "d"]),
-        ("a\x1cb \x1c c", ["a", "b", "c"]),
-        ("x\ufdfay z", ["x\ufdfay", "z"]),
-        ("\u00b4a don\u00b4t", ["\u00b4a", "don\u00b4t"]),
+        ("\u00b4a", ["\u0301a"]),
         ("", []),
     ):
         (line,) = server.translate(text=[text], alignment=True)
