@@ -97,8 +97,8 @@ class Dataset:
     def _open_side(self, summary: SplitSummary, side: str, tokenizer: Tokenizer) -> Sentences:
         """Open one side of a split. Raises UserError if the counts in its files differ from the description."""
         sentences = Sentences(summary.stems(self.folder, side), len(tokenizer.vocab))
-        for shard, described in zip(sentences.shards, summary.stored_counts(side), strict=True):
-            if (len(shard), shard.tokens) != described:
+        for shard, part in zip(sentences.shards, summary.parts, strict=True):
+            if (len(shard), shard.tokens) != (part.sentences, part.tokens[side]):
                 raise UserError(
                     f"{self.folder / DESCRIPTION}: the numbers of sentences and tokens of {shard.stem.name} do not "
                     f"match its files; {REMEDY}"

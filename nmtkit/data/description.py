@@ -104,10 +104,10 @@ class SplitSummary:
         numbers: Iterable[int | None] = range(len(self.shards)) if self.shards else [None]
         return [split_stem(folder, self.name, side, number) for number in numbers]
 
-    def stored_counts(self, side: str) -> list[tuple[int, int]]:
-        """Return the numbers of sentences and tokens in each token file of one side."""
-        parts = self.shards or [ShardSummary(self.sentences, self.tokens)]
-        return [(part.sentences, part.tokens[side]) for part in parts]
+    @property
+    def parts(self) -> list[ShardSummary]:
+        """The shards, or the whole split as one."""
+        return self.shards or [ShardSummary(self.sentences, self.tokens)]
 
 
 class FileRecord(NamedTuple):

@@ -66,14 +66,12 @@ def read_request(values: dict[str, Any], limits: ServeConfig, beam: int, source:
     if (kind := values.get("tag_handling")) is not None:
         if kind not in ("html", "xml") or nbest is not None or values.get("scores") or values.get("alignment"):
             raise bad_request('tag_handling: "html" or "xml" is expected, without nbest, scores and alignment')
-        return read_markup(values, "text", kind, limits, _with_texts)
+        return read_markup(
+            values, "text", kind, limits, lambda texts: {"translations": [{"text": text} for text in texts]}
+        )
     scores, alignment = (flag(values, name) for name in ("scores", "alignment"))
     check_size(lines, nbest or 1, limits)
     return TranslationRequest(tuple(lines), nbest, scores, alignment)
-
-
-def _with_texts(texts: list[str]) -> dict[str, Any]:
-    return {"translations": [{"text": text} for text in texts]}
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -501,7 +501,7 @@ def test_a_killed_worker_gives_exit_code_1_and_no_dataset(corpus: Path, long_run
 
 @pytest.mark.parametrize(
     ("step", "change"),
-    [("_write_tokenizers", lambda path: path.write_text(path.read_text().upper())), ("_second_pass", Path.unlink)],
+    [("write_tokenizers", lambda path: path.write_text(path.read_text().upper())), ("_second_pass", Path.unlink)],
     ids=["changed between the passes", "removed after them"],
 )
 def test_text_that_changes_while_it_is_read_makes_no_dataset(
