@@ -278,8 +278,7 @@ def test_new_and_longer_files_are_on_the_disk_before_the_progress_lists_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[str] = []
-    for name in ("fsync", "fsync_entries"):
-        monkeypatch.setattr(progress, name, lambda path: flushed.append(path.name))
+    monkeypatch.setattr(progress, "fsync", lambda path: flushed.append(path.name))
     saved = SavedProgress("task", {})
     for more in (b"shard", b" and more", b""):
         with (tmp_path / "shard").open("ab") as file:
