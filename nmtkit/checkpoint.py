@@ -305,7 +305,6 @@ def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[s
 
 
 def _object(header: dict[str, Any], key: str) -> dict[str, Any]:
-    """The JSON object `key` of a header; empty without one."""
     value: dict[str, Any] = header.get(key, {})
     if not isinstance(value, dict):
         raise TypeError(f"its {key} is not an object")

@@ -126,7 +126,6 @@ class Command(click.Command):
                 formatter.write_dl([(name, help.replace("-", _HYPHEN)) for name, help in records], col_max=_COLUMN)
 
     def _is_short(self, context: click.Context) -> bool:
-        """Whether help shows only the common options."""
         return bool(self.common) and _SHOWS_ALL not in context.meta
 
     def _groups(self, context: click.Context) -> dict[str, list[click.Option]]:
@@ -200,7 +199,6 @@ class Command(click.Command):
         return 0
 
     def _complete(self, instruction: str) -> int:
-        """Print completions of a command line, or the script that enables completion in a shell."""
         if instruction == "bash_complete" and _completes_redirection():
             click.echo("file,")  # makes click's bash script complete file names
             return 0
@@ -216,7 +214,6 @@ class Command(click.Command):
         return self._report("interrupted", 128 + signal.SIGINT)
 
     def _usage_message(self, error: click.UsageError, arguments: Sequence[str]) -> str:
-        """Create the error message for an invalid command line, with a reference to the help."""
         flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
         for option in filter(None, map(_long_option, arguments)):
             if flag(option) in flags:
@@ -236,7 +233,6 @@ class Command(click.Command):
         return f"No such option {name}{verb} {instead} ({self._hint(error)})"
 
     def _hint(self, error: click.UsageError) -> str:
-        """Return a reference to the command's help."""
         where = "in the --config file; " if _is_from_file(error) else ""
         if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument) and error.ctx:
             where = f"usage: {self.name} {' '.join(self.collect_usage_pieces(error.ctx))}; "

@@ -60,7 +60,6 @@ def _known_options(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def _unknown(key: str, command: click.Command, known: dict[str, click.Parameter]) -> str:
-    """Create the message about a key that is not an option of the command."""
     if key.startswith("__"):  # `_options_in` has replaced the dashes
         return f"options have no leading dashes in a file: write {key.lstrip('_')}"
     for parameter in known.values():

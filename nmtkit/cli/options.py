@@ -233,7 +233,6 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
 
 
 def _converter(kind: type, metadata: Mapping[str, Any]) -> Any:
-    """Choose the click type that converts the text of an option."""
     if metadata["choices"]:
         return Choice(metadata["choices"])
     if metadata["words"]:
@@ -244,8 +243,6 @@ def _converter(kind: type, metadata: Mapping[str, Any]) -> Any:
 
 
 def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]:
-    """Create a converter for numbers and for words that mean numbers."""
-
     def convert(value: Any) -> Any:
         try:
             return words[value] if value in words else kind(value)

@@ -246,7 +246,6 @@ def report(event: str, values: Mapping[str, Any], table: str = "", next: str = "
 
 
 def _present(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the values of an event that are not None."""
     return {key: value for key, value in event.items() if value is not None and key != "event"}
 
 

@@ -34,7 +34,6 @@ class SentenceLengths:
         return lengths
 
     def _parts(self, first: int, last: int) -> Iterator[NDArray[np.int32]]:
-        """Yield the lengths of the sentences from `first` to `last`, exclusive, from each shard that contains any."""
         for shard, begin in zip(self._shards, self._begins.tolist(), strict=False):
             if first < begin + len(shard) and begin < last:
                 yield shard.lengths[max(0, first - begin) : last - begin]

@@ -69,7 +69,6 @@ class Encoder:
 
 
 def _select_lines(block: Block, selected: NDArray[np.bool_]) -> bytes:
-    """Return the selected lines of a block, each with a line feed."""
     if selected.all():
         return block.content
     return b"".join(line + b"\n" for line in compress(block.raw_lines(), selected))
@@ -95,7 +94,6 @@ def _mark_lengths(sources: Lengths, targets: Lengths, marks: Marks, cleaning: Cl
 
 
 def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Example]:
-    """Return the first `EXAMPLES` pairs dropped for each reason."""
     dropped = np.flatnonzero(marks)
     first = (place for mark in np.unique(marks[dropped]) for place in dropped[marks[dropped] == mark][:EXAMPLES])
     return [
@@ -105,7 +103,6 @@ def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Exam
 
 
 def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> tuple[Tokens, Lengths]:
-    """Select the kept sentences, and return their concatenated tokens and lengths."""
     return (tokens, lengths) if kept.all() else (tokens[np.repeat(kept, lengths)], lengths[kept])
 
 

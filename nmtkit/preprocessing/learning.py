@@ -63,7 +63,6 @@ def reuse_tokenizers(
 
 
 def _of_model(config: VocabularyConfig) -> Tokenizers:
-    """Load the tokenizer of --spm-model for both sides."""
     assert config.spm_model is not None
     try:
         tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _MAX_MODEL_BYTES))

@@ -169,7 +169,6 @@ def _second_pass(
 
 
 def _statuses(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
-    """Record the state of files that are read several times."""
     return {path: path.stat() for path in paths}
 
 

@@ -100,7 +100,6 @@ def _count(side: Sentences, size: int) -> tuple[Counts, Counts]:
 
 
 def _dropped(corpora: Sequence[CorpusCounts]) -> str:
-    """Render a table of dropped pairs by reason and corpus."""
     counts = np.stack([corpus.marks for corpus in corpora], axis=1)  # (1 + reasons, corpora)
     rows = [
         (

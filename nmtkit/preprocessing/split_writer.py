@@ -95,7 +95,6 @@ class SplitWriter:
         return max(begin, end)
 
     def _bytes_of_pair(self, bounds: list[NDArray[np.int64]], pair: int) -> int:
-        """Return the bytes of the largest file of a shard that contains only this pair."""
         tokens = (
             int(bound[pair + 1] - bound[pair]) * token_type(size).itemsize
             for (_, size), bound in zip(self._sides, bounds, strict=True)

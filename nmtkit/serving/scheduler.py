@@ -145,7 +145,6 @@ class DynamicBatcher:
         self._put_back([job for job, _ in shares])
 
     def _translate_by_one(self, shares: list[Share]) -> None:
-        """Translate shares of jobs for the same model."""
         try:
             for config in dict.fromkeys(job.config for job, _ in shares):
                 self._search([share for share in shares if share[0].config == config])
