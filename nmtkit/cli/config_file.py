@@ -94,10 +94,7 @@ def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> A
     if isinstance(value, bool) and isinstance(bare, str):  # an option whose value can be omitted
         return bare if value else str(parameter.default)
     takes_several = getattr(parameter, "multiple", False) or parameter.nargs != 1
-    if takes_several:
-        values = value if isinstance(value, list) else [value]
-    else:
-        values = [value]
+    values = value if takes_several and isinstance(value, list) else [value]
     switch = getattr(parameter, "is_flag", False)
     for one in values:
         if isinstance(one, bool) != switch or not isinstance(one, bool | int | float | str):

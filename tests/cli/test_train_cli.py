@@ -16,7 +16,7 @@ from repository import BIN
 from torch import Tensor
 from training_runs import DROPOUT, TIMES, assert_same_end, environment, metrics, refused, tensors, updates
 
-from nmtkit.checkpoint import load_checkpoint, load_training_checkpoint, save_checkpoint
+from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.data import batching
 from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
@@ -112,7 +112,7 @@ def test_a_run_stops_at_the_requested_limit(
 def test_minutes_between_checkpoints_and_before_a_resume_count(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2, "--save-minutes", 1e-9)
     assert updates(tmp_path) == [1, 2]
-    checkpoint = load_training_checkpoint(tmp_path / "checkpoint_2.pt")
+    checkpoint = load_checkpoint(tmp_path / "checkpoint_2.pt", merge=False)
     checkpoint.progress["minutes"] = 600.0
     save_checkpoint(tmp_path / "checkpoint_2.pt", checkpoint)
     train(tmp_path, "--max-updates", 9, "--max-minutes", 600 + 1e-9)

@@ -211,7 +211,6 @@ def test_cleaning_without_training_text_is_refused(tmp_path: Path, run_here: Run
     [
         ("--min-langid 0.9", "--min-langid has no effect without --langid-model"),
         ("--dedup-normalized", "--dedup-normalized has no effect without --dedup"),
-        ("--max-repeats 5", "--max-repeats was removed: filter the text first"),
         ("--source-script Martian", "--source-script 'Martian' is not a Unicode script"),
         ("--dedup both", "'--dedup': 'both' is not one of none, pair, source, target"),
     ],
