@@ -281,7 +281,9 @@ class Trainer:
         tokens = sum(work.target_tokens)
         losses, votes = self.gradient.compute(state.update, share, tokens, self._votes(), work.datasets)
         self._agree(Votes(*votes))
-        rate = self._learning_rate()
+        start_of_schedule, options = state.schedule_start, self.options
+        left = options.stop.max_updates - start_of_schedule
+        rate = learning_rate(state.update - start_of_schedule, options.optimizer, options.model.d_model, left)
         norm = self.learner.step(state.update, rate)
         numbers = HostCopy(torch.cat((losses, norm.double().unsqueeze(0))))
         self.outcomes.append(Outcome(state.update, rate, numbers, work.target_tokens))
@@ -350,11 +352,6 @@ class Trainer:
         self.signals.save = self.signals.save and not self.save_now
         stops = zip(STOPS, (result.terminate, result.interrupt, result.hangup, result.broken_pipe), strict=True)
         self.stop_signal = agreed_stop([number for number, ranks in stops if ranks])
-
-    def _learning_rate(self) -> float:
-        start = self.state.schedule_start
-        until = self.options.stop.max_updates - start
-        return learning_rate(self.state.update - start, self.options.optimizer, self.options.model.d_model, until)
 
     def _after_update(self) -> None:
         checkpoints = self.options.checkpoints

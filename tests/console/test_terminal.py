@@ -38,7 +38,7 @@ def hostile_error() -> ValueError:
         styled_line(("12:00:00 ", "dim"), (HOSTILE, "bold red")),
         styled_table(Table(HOSTILE, [(HOSTILE, HOSTILE)], (HOSTILE, HOSTILE), next=HOSTILE), 300),
     ],
-    ids=["message", "event", "error", "table"],
+    ids=["event", "line", "table"],
 )
 def test_external_text_is_shown_without_markup_or_control_characters(text: str) -> None:
     plain = STYLES.sub("", text)
