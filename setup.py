@@ -137,6 +137,7 @@ setup(
             "conversion/browser.html",
             "conversion/offline.js",
             "decoding/attention.html",
+            "preprocessing/report.html",
             "serving/openapi.json",
             "serving/page.html",
         ]
