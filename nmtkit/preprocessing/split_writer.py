@@ -88,18 +88,8 @@ class SplitWriter:
             limit = bound[begin] + most - writer.tokens
             end = min(end, int(np.searchsorted(bound, limit, side="right")) - 1)
         if end <= begin and not self._writers[0].sentences:
-            needed = self._bytes_of_pair(bounds, begin)
-            raise UserError(
-                f"--shard-size {self._shard_size}: a sentence pair needs {needed} bytes: give a larger size"
-            )
+            raise UserError(f"--shard-size {self._shard_size}: a sentence pair does not fit: give a larger size")
         return max(begin, end)
-
-    def _bytes_of_pair(self, bounds: list[NDArray[np.int64]], pair: int) -> int:
-        tokens = (
-            int(bound[pair + 1] - bound[pair]) * token_type(size).itemsize
-            for (_, size), bound in zip(self._sides, bounds, strict=True)
-        )
-        return max(HEADER.size + 2 * OFFSET.itemsize, *tokens)
 
     def _begin_shard(self) -> None:
         number = None if self._shard_size is None else len(self._split.shards)
