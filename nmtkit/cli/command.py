@@ -226,6 +226,8 @@ class Command(click.Command):
 
     def _no_such_option(self, name: str, flags: Sequence[str], error: click.UsageError) -> str:
         instead = answer(str(self.name), flag(name.lstrip("-")))
+        if name in flags:  # hidden
+            return f"{name} can be set only in a --config file ({self._hint(error)})"
         if instead is None:
             near = did_you_mean(name, flags)  # click's suggestions are often unrelated
             return f"No such option {name}.{near} ({self._hint(error)})"

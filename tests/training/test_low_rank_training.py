@@ -97,7 +97,7 @@ def test_a_run_does_not_resume_with_other_additions(
     ("options", "message"),
     [
         (("--lora-rank", 2), "--lora-rank adapts the weights of a model: give --init-from"),
-        (("--lora-alpha", 2), "--lora-alpha was removed from the command line"),
+        (("--lora-alpha", 2), "--lora-alpha can be set only in a --config file"),
     ],
 )
 def test_options_without_effect_are_refused(
