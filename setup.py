@@ -133,9 +133,11 @@ setup(
             "py.typed",
             "_native.pyi",
             "_words.pyi",
+            "cli/other_toolkits.toml",
             "conversion/browser.html",
             "conversion/offline.js",
             "decoding/attention.html",
+            "preprocessing/report.html",
             "serving/openapi.json",
             "serving/page.html",
         ]

@@ -169,27 +169,19 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         write_archive(file, to_header(checkpoint), _to_tensors(checkpoint))
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint whose weights fit its model, with low-rank additions merged into the weights.
+def load_checkpoint(path: Path, merge: bool = True) -> Checkpoint:
+    """Read a checkpoint whose weights fit its model. With `merge`, low-rank additions are merged into the weights.
 
     Raises UserError if the file is missing, damaged, truncated, of a newer version, or not an nmtkit checkpoint.
     """
-    return _load(path, Checkpoint.merged)
-
-
-def load_training_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint like `load_checkpoint`, but keep low-rank additions separate, to resume a run with them."""
-    return _load(path, lambda checkpoint: checkpoint)
-
-
-def _load(path: Path, convert: Callable[[Checkpoint], Checkpoint]) -> Checkpoint:
     _refuse_folder(path)
     with as_user_errors(path):
         archive = read_archive(path)
         checkpoint = from_header(archive.header, _tokenizer_tensors, lambda name: archive.tensors[name].tobytes())
         weights, *others = (_with_prefix(prefix, archive.tensors) for prefix in _PREFIXES.values())
         ema, optimizer, scales = (part or None for part in others)
-        checkpoint = convert(replace(checkpoint, weights=weights, ema=ema, optimizer=optimizer, scales=scales))
+        checkpoint = replace(checkpoint, weights=weights, ema=ema, optimizer=optimizer, scales=scales)
+        checkpoint = checkpoint.merged() if merge else checkpoint
         shapes = checkpoint.parameter_shapes()
         check_weights(checkpoint.weights, shapes, checkpoint.scales)
         if checkpoint.ema is not None:
@@ -205,11 +197,6 @@ def read_progress(path: Path) -> dict[str, Any]:
     Raises UserError like `load_checkpoint`, except for damage outside the header, which is not read.
     """
     return _read_header(path, lambda header: _object(header, "progress"))
-
-
-def read_search(path: Path) -> dict[str, Any]:
-    """Return the `search` of a checkpoint, read like `read_progress`."""
-    return _read_header(path, lambda header: _object(header, "search"))
 
 
 def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -305,7 +292,6 @@ def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[s
 
 
 def _object(header: dict[str, Any], key: str) -> dict[str, Any]:
-    """The JSON object `key` of a header; empty without one."""
     value: dict[str, Any] = header.get(key, {})
     if not isinstance(value, dict):
         raise TypeError(f"its {key} is not an object")

@@ -38,7 +38,6 @@ def option(
     count: int | None = None,
     short: str | None = None,
     off: str | None = None,
-    removed: Mapping[str, str] | None = None,
     aliases: Sequence[str] = (),
     file_only: bool = False,
 ) -> Any:
@@ -46,7 +45,6 @@ def option(
 
     `min` and `max` are inclusive bounds, `above` and `below` exclusive ones; `choices` lists the allowed words. The
     range is checked whenever a config is created: from flags, from a file or from Python.
-    `removed` maps former `choices` to the options that replace them.
     `words` maps words to the numbers that they mean.
     `bare` is the value of a flag without a value, and of `true` in a `--config` file.
     `unset` describes a default of None in `--help`.
@@ -66,7 +64,6 @@ def option(
         "count": count,
         "short": short,
         "off": off,
-        "removed": dict(removed or {}),
         "aliases": tuple(aliases),
         "file_only": file_only,
     }
@@ -168,8 +165,6 @@ def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
     if below is not None and not value < below:
         raise UserError(f"{flag(field.name)}: {shown} is too large: it must be below {below}")
     choices = field.metadata["choices"]
-    if instead := field.metadata["removed"].get(str(value)):
-        raise UserError(f"{flag(field.name)} {value} was removed: use {instead}")
     if choices and value not in choices:
         raise UserError(f"{flag(field.name)}: {quoted(value)} is not one of {', '.join(choices)}")
 

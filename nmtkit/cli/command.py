@@ -21,7 +21,7 @@ from click.shell_completion import shell_complete, split_arg_string
 from nmtkit.cli.config_file import read_config_file
 from nmtkit.cli.help_panels import help_in_panels
 from nmtkit.cli.options import PathName
-from nmtkit.cli.other_toolkits import answer, moved
+from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.console.log import LostReader, escape_python_messages, write_error, write_traceback
 from nmtkit.console.terminal import is_styled, width
@@ -126,7 +126,6 @@ class Command(click.Command):
                 formatter.write_dl([(name, help.replace("-", _HYPHEN)) for name, help in records], col_max=_COLUMN)
 
     def _is_short(self, context: click.Context) -> bool:
-        """Whether help shows only the common options."""
         return bool(self.common) and _SHOWS_ALL not in context.meta
 
     def _groups(self, context: click.Context) -> dict[str, list[click.Option]]:
@@ -200,7 +199,6 @@ class Command(click.Command):
         return 0
 
     def _complete(self, instruction: str) -> int:
-        """Print completions of a command line, or the script that enables completion in a shell."""
         if instruction == "bash_complete" and _completes_redirection():
             click.echo("file,")  # makes click's bash script complete file names
             return 0
@@ -216,7 +214,6 @@ class Command(click.Command):
         return self._report("interrupted", 128 + signal.SIGINT)
 
     def _usage_message(self, error: click.UsageError, arguments: Sequence[str]) -> str:
-        """Create the error message for an invalid command line, with a reference to the help."""
         flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
         for option in filter(None, map(_long_option, arguments)):
             if flag(option) in flags:
@@ -224,11 +221,13 @@ class Command(click.Command):
             if answer(str(self.name), flag(option)):
                 return self._no_such_option(f"-{option}", flags, error)
         if isinstance(error, click.NoSuchOption):
-            return moved(str(self.name), error.option_name) or self._no_such_option(error.option_name, flags, error)
+            return self._no_such_option(error.option_name, flags, error)
         return f"{' '.join(error.format_message().split())} ({self._hint(error)})"
 
     def _no_such_option(self, name: str, flags: Sequence[str], error: click.UsageError) -> str:
         instead = answer(str(self.name), flag(name.lstrip("-")))
+        if name in flags:  # hidden
+            return f"{name} can be set only in a --config file ({self._hint(error)})"
         if instead is None:
             near = did_you_mean(name, flags)  # click's suggestions are often unrelated
             return f"No such option {name}.{near} ({self._hint(error)})"
@@ -236,7 +235,6 @@ class Command(click.Command):
         return f"No such option {name}{verb} {instead} ({self._hint(error)})"
 
     def _hint(self, error: click.UsageError) -> str:
-        """Return a reference to the command's help."""
         where = "in the --config file; " if _is_from_file(error) else ""
         if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument) and error.ctx:
             where = f"usage: {self.name} {' '.join(self.collect_usage_pieces(error.ctx))}; "

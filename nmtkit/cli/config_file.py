@@ -1,24 +1,18 @@
 """`--config FILE`: options from a TOML or JSON file, converted and checked like those on the command line."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nmtkit.cli.other_toolkits import answer, moved
+from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import UserError
-from nmtkit.storage.files import parse_json
+from nmtkit.storage.files import parse_json, parse_toml
 from nmtkit.text.reading import read_bytes
 from nmtkit.wording import did_you_mean, quoted
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _IN_USE = "nmtkit.cli.config_file"  # key of the file's path in click's context
 _NOT_IN_A_FILE = ("config", "help_all", "version")
@@ -37,7 +31,7 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
         is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # TOML never starts like this
         if path.suffix in (".yaml", ".yml"):
             raise UserError("YAML is not supported: give a TOML or JSON file")
-        values = parse_json(text) if is_json else tomllib.loads(text)
+        values = parse_json(text) if is_json else parse_toml(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -51,8 +45,6 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     defaults: dict[str, Any] = {}
     for table, key, value in _options_in(values):
         if key not in known:
-            if table and moved(str(context.command.name), flag(key)):
-                continue  # from options.json of an older run
             raise UserError(f"--config {path}: {table}{_unknown(key, context.command, known)}")
         name = str(known[key].name)
         if name in defaults:
@@ -68,14 +60,11 @@ def _known_options(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def _unknown(key: str, command: click.Command, known: dict[str, click.Parameter]) -> str:
-    """Create the message about a key that is not an option of the command."""
     if key.startswith("__"):  # `_options_in` has replaced the dashes
         return f"options have no leading dashes in a file: write {key.lstrip('_')}"
     for parameter in known.values():
         if flag(key) in parameter.secondary_opts:
             return f"write {str(parameter.name).replace('_', '-')} = false instead of {key.replace('_', '-')}"
-    if instead := moved(str(command.name), flag(key)):
-        return instead
     instead = answer(str(command.name), flag(key))
     hint = f": {instead}" if instead else f".{did_you_mean(flag(key), [flag(str(one.name)) for one in known.values()])}"
     return f"{command.name} has no option {flag(key)} that a file can set{hint}"
@@ -105,10 +94,7 @@ def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> A
     if isinstance(value, bool) and isinstance(bare, str):  # an option whose value can be omitted
         return bare if value else str(parameter.default)
     takes_several = getattr(parameter, "multiple", False) or parameter.nargs != 1
-    if takes_several:
-        values = value if isinstance(value, list) else [value]
-    else:
-        values = [value]
+    values = value if takes_several and isinstance(value, list) else [value]
     switch = getattr(parameter, "is_flag", False)
     for one in values:
         if isinstance(one, bool) != switch or not isinstance(one, bool | int | float | str):

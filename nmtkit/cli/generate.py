@@ -64,7 +64,6 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 
 def _format(values: dict[str, Any]) -> str | None:
-    """Return the format of the document to translate, None for lines."""
     path = values["input"] if values["dataset"] is None else None
     return chosen_format(values["document"], values["markup"], path)
 

@@ -51,20 +51,16 @@ class PathName(click.Path):
 class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and later has the argument
     """One of a few words, in which `_` and `-` are equivalent, as in option names.
 
-    `removed` maps former words to the options that replace them. `others` maps words of other toolkits to nmtkit's.
+    `others` maps words of other toolkits to nmtkit's.
     """
 
-    def __init__(
-        self, choices: Sequence[str], removed: Mapping[str, str] | None = None, others: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, choices: Sequence[str], others: Mapping[str, str] | None = None) -> None:
         super().__init__(choices)
-        self._removed, self._others = dict(removed or {}), dict(others or {})
+        self._others = dict(others or {})
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         words = {word.replace("_", "-"): word for word in self.choices}
         spelled = str(value).replace("_", "-")
-        if spelled in self._removed:
-            self.fail(f"{value} was removed: use {self._removed[spelled]}", parameter, context)
         if other := self._others.get(str(value)):
             self.fail(f"{value} is called {other} in nmtkit", parameter, context)
         if spelled not in words:
@@ -237,9 +233,8 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
 
 
 def _converter(kind: type, metadata: Mapping[str, Any]) -> Any:
-    """Choose the click type that converts the text of an option."""
     if metadata["choices"]:
-        return Choice(metadata["choices"], metadata["removed"])
+        return Choice(metadata["choices"])
     if metadata["words"]:
         return _number_or_word(kind, metadata["words"])
     if kind is str:
@@ -248,8 +243,6 @@ def _converter(kind: type, metadata: Mapping[str, Any]) -> Any:
 
 
 def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]:
-    """Create a converter for numbers and for words that mean numbers."""
-
     def convert(value: Any) -> Any:
         try:
             return words[value] if value in words else kind(value)

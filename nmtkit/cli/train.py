@@ -58,7 +58,6 @@ def choose_model(values: dict[str, Any]) -> None:
 
 
 def _with_given(model: ModelConfig, values: dict[str, Any], names: set[str]) -> ModelConfig:
-    """Override a model's options `names` with the `values` that the user has given."""
     return replace(model, **{name: values[name] for name in names if given(name)})
 
 

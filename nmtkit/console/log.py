@@ -49,7 +49,8 @@ def write_line(line: str) -> None:
 def write_error(name: str, message: str) -> None:
     """Write the error message of the command `name` in one line."""
     message = shortened(message)
-    _write(terminal.styled_error(name, message) if styled() else escaped(f"{name}: {message}"))
+    parts = (f"{name}: ", "bold red"), (message, "")
+    _write(terminal.styled_line(*parts) if styled() else escaped(f"{name}: {message}"))
 
 
 def write_table(table: terminal.Table) -> None:
@@ -184,7 +185,8 @@ class _Handler(logging.Handler):
             return terminal.styled_table(table, columns)
         if event:
             return terminal.styled_event(clock, event["event"], _present(event), columns)
-        return terminal.styled_message(clock, level, message)
+        colour = "yellow" if level == "warning" else "bold red"
+        return terminal.styled_line((f"{clock} ", "dim"), (f"{level}: " if level else "", colour), (message, ""))
 
 
 def configure(config: LogConfig, is_main: bool = True) -> None:
@@ -244,7 +246,6 @@ def report(event: str, values: Mapping[str, Any], table: str = "", next: str = "
 
 
 def _present(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the values of an event that are not None."""
     return {key: value for key, value in event.items() if value is not None and key != "event"}
 
 

@@ -56,13 +56,11 @@ def width(stream: TextIO) -> int:
         return _DEFAULT_WIDTH
 
 
-def styled_message(clock: str, level: str, message: str) -> str:
-    """Format a log line with its time. `level` is empty, or the name of a level from warning up."""
+def styled_line(*parts: tuple[str, str]) -> str:
+    """Format a line of texts, each with its style."""
     from rich.text import Text
 
-    colour = "yellow" if level == "warning" else "bold red"
-    line = Text.assemble((f"{clock} ", "dim"), (f"{level}: " if level else "", colour), escaped(message))
-    return _render(line, None)
+    return _render(Text.assemble(*((escaped(text), style) for text, style in parts)), None)
 
 
 def styled_event(clock: str, event: str, values: Mapping[str, object], columns: int) -> str:
@@ -77,13 +75,6 @@ def styled_event(clock: str, event: str, values: Mapping[str, object], columns: 
             line.append("\n" + " " * _INDENT)
         line.append_text(cell)
     return _render(line, None)
-
-
-def styled_error(name: str, message: str) -> str:
-    """Format the error message of the command `name`."""
-    from rich.text import Text
-
-    return _render(Text.assemble((f"{escaped(name)}: ", "bold red"), escaped(message)), None)
 
 
 def styled_table(table: Table, columns: int) -> str:

@@ -51,11 +51,6 @@ class Update:
     micro_batches: list[Indices]
 
 
-def count_parts(pairs: int) -> int:
-    """Count the parts in which an epoch of `pairs` sentence pairs is planned."""
-    return max(1, -(-pairs // PART))
-
-
 class BatchSampler:
     """Groups the sentence pairs of a split into updates, epoch after epoch.
 
@@ -75,7 +70,7 @@ class BatchSampler:
     ) -> None:
         self.source, self.target, self.is_grouped = source, target, is_grouped
         self.batch_tokens, self.max_tokens, self.seed = batch_tokens, max_tokens, seed
-        self.parts = count_parts(len(source))
+        self.parts = max(1, -(-len(source) // PART))  # of an epoch
 
     def target_tokens(self, pairs: Indices) -> int:
         """Count the target tokens of some sentence pairs."""

@@ -8,7 +8,6 @@ import errno
 import mmap
 import os
 import struct
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -112,31 +111,6 @@ class TokenFileWriter:
         self._index_file.write(header)
 
 
-class StoredLengths:
-    """Looks up sentence lengths, in tokens with EOS, in the index of a token file, by a slice or an array of numbers.
-
-    Raises UserError for damaged offsets, which make a sentence empty or place it outside the file.
-    """
-
-    def __init__(self, offsets: Indices, index: Path) -> None:
-        self._offsets, self._index = offsets, index
-        self._tokens = int(offsets[-1])
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def __getitem__(self, sentences: Indices | slice, /) -> NDArray[np.int32]:
-        if isinstance(sentences, slice):
-            first, last, _ = sentences.indices(len(self))
-            offsets = self._offsets[first : last + 1]
-            begin, end = offsets[:-1], offsets[1:]
-        else:
-            begin, end = self._offsets[sentences], self._offsets[sentences + 1]
-        if not ((begin >= 0) & (begin < end) & (end <= self._tokens)).all():
-            raise UserError(f"{self._index}: the offsets are damaged; {REMEDY}")
-        return (end - begin).astype(np.int32)
-
-
 class TokenFile:
     """Reads the sentences of one side of a split, including EOS.
 
@@ -160,17 +134,27 @@ class TokenFile:
             tokens.madvise(mmap.MADV_RANDOM)  # otherwise each random access reads a megabyte ahead
         self._tokens = np.frombuffer(tokens, dtype)
 
-    @cached_property
-    def lengths(self) -> StoredLengths:
-        """The length of each sentence, in tokens with EOS."""
-        return StoredLengths(self._offsets, index_path(self.stem))
-
     def __len__(self) -> int:
         return self._sentences
 
+    def lengths(self, sentences: Indices | slice) -> NDArray[np.int32]:
+        """Look up the lengths (n,) of sentences, in tokens with EOS, by a slice or an array of numbers (n,).
+
+        Raises UserError for damaged offsets, which make a sentence empty or place it outside the file.
+        """
+        if isinstance(sentences, slice):
+            first, last, _ = sentences.indices(len(self))
+            offsets = self._offsets[first : last + 1]
+            begin, end = offsets[:-1], offsets[1:]
+        else:
+            begin, end = self._offsets[sentences], self._offsets[sentences + 1]
+        if not ((begin >= 0) & (begin < end) & (end <= self.tokens)).all():
+            raise UserError(f"{index_path(self.stem)}: the offsets are damaged; {REMEDY}")
+        return (end - begin).astype(np.int32)
+
     def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:
         """Read several sentences (n,), and return their concatenated tokens (T,) and lengths (n,)."""
-        lengths = self.lengths[sentences]
+        lengths = self.lengths(sentences)
         shifts = self._offsets[sentences] - (np.cumsum(lengths) - lengths)  # from result to file offsets
         tokens = self._tokens[np.arange(lengths.sum()) + np.repeat(shifts, lengths)]
         if found := find_invalid_sentence(tokens, lengths, self._vocabulary_size):

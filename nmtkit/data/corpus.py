@@ -6,16 +6,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from nmtkit.data.binary import REMEDY
 from nmtkit.data.description import DESCRIPTION, Description, SplitSummary, read_description, tokenizer_files
-from nmtkit.data.lines import MAX_NAMED_LINES, LineNumbers, dropped_path
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
 from nmtkit.storage.files import sha256
 from nmtkit.text.tokenizer import Tokenizer, restore_tokenizers, shares_vocabulary
-from nmtkit.wording import counted
 
 ALWAYS_VERIFY_BELOW = 1 << 30  #: bytes; checksums of smaller datasets are verified whenever they are opened
 _PAIRS_PER_READ = 1 << 20
@@ -23,12 +19,11 @@ _PAIRS_PER_READ = 1 << 20
 
 @dataclass(frozen=True)
 class Split:
-    """The sentence pairs `source[i]`, `target[i]` of a split. `lines` finds their line numbers in the original text."""
+    """The sentence pairs `source[i]`, `target[i]` of a split."""
 
     name: str
     source: Sentences
     target: Sentences
-    lines: LineNumbers
 
     def __len__(self) -> int:
         return len(self.source)
@@ -39,22 +34,11 @@ class Split:
         return max(int(side.lengths[pairs].max()) for pairs in slices for side in (self.source, self.target))
 
     def check_lengths(self, option: str, limit: int, instead: str) -> None:
-        """Raise UserError if sentences have more tokens than `limit`, the value of `option`.
-
-        The message names the first lines, and suggests a larger limit, or `instead`.
-        """
-        count, longest, first = 0, 0, list[int]()
-        for begin in range(0, len(self), _PAIRS_PER_READ):
-            pairs = slice(begin, begin + _PAIRS_PER_READ)
-            lengths = np.maximum(self.source.lengths[pairs], self.target.lengths[pairs])
-            longest = max(longest, int(lengths.max()))
-            too_long = begin + np.flatnonzero(lengths > limit)
-            count += len(too_long)
-            first += too_long[: MAX_NAMED_LINES + 1 - len(first)].tolist()
-        if count:
+        """Raise UserError if a sentence has more tokens than `limit`, the value of `option`. Suggests `instead`."""
+        if len(self) and (longest := self.longest()) > limit:
             raise UserError(
-                f"{option} {limit} is too small for {counted(count, 'pair')} of {len(self)} in split '{self.name}', "
-                f"such as {self.lines.describe(first)}: give at least {longest}, or {instead}"
+                f"{option} {limit} is too small for split '{self.name}', whose longest sentence has {longest} tokens: "
+                f"give at least {longest}, or {instead}"
             )
 
 
@@ -104,18 +88,17 @@ class Dataset:
             raise UserError(f"{self.folder} has no split {name!r}, only {', '.join(self.summaries)}")
         summary = self.summaries[name]
         source, target = (self._open_side(summary, side, tokenizer) for side, tokenizer in self._sides)
-        lines = LineNumbers(len(source), summary.corpora, dropped_path(self.folder, name))
         if read_description(self.folder) != self._description:
             raise UserError(
                 f"{self.folder}: a different dataset has replaced it since it was opened; run the command again"
             )
-        return Split(name, source, target, lines)
+        return Split(name, source, target)
 
     def _open_side(self, summary: SplitSummary, side: str, tokenizer: Tokenizer) -> Sentences:
         """Open one side of a split. Raises UserError if the counts in its files differ from the description."""
         sentences = Sentences(summary.stems(self.folder, side), len(tokenizer.vocab))
-        for shard, described in zip(sentences.shards, summary.stored_counts(side), strict=True):
-            if (len(shard), shard.tokens) != described:
+        for shard, part in zip(sentences.shards, summary.parts, strict=True):
+            if (len(shard), shard.tokens) != (part.sentences, part.tokens[side]):
                 raise UserError(
                     f"{self.folder / DESCRIPTION}: the numbers of sentences and tokens of {shard.stem.name} do not "
                     f"match its files; {REMEDY}"

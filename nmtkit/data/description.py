@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from nmtkit.data.binary import REMEDY, index_path, token_path
-from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
 from nmtkit.storage.files import sha256, sha256_of_fields
 from nmtkit.storage.outputs import DATASET, DATASET_FORMAT, is_dataset
@@ -59,6 +58,11 @@ def split_stem(folder: Path, split: str, side: str, shard: int | None = None) ->
     return folder / (f"{split}.{side}" if shard is None else f"{split}.{shard:05}.{side}")
 
 
+def dropped_path(folder: Path, split: str) -> Path:
+    """Return the path of the numbers of the lines that were dropped from a split, from 0, as uint64."""
+    return folder / f"{split}.dropped"
+
+
 def is_dataset_file(name: str) -> bool:
     """Whether a dataset can contain a file of this name."""
     return _DATASET_FILE.fullmatch(name) is not None
@@ -100,10 +104,10 @@ class SplitSummary:
         numbers: Iterable[int | None] = range(len(self.shards)) if self.shards else [None]
         return [split_stem(folder, self.name, side, number) for number in numbers]
 
-    def stored_counts(self, side: str) -> list[tuple[int, int]]:
-        """Return the numbers of sentences and tokens in each token file of one side."""
-        parts = self.shards or [ShardSummary(self.sentences, self.tokens)]
-        return [(part.sentences, part.tokens[side]) for part in parts]
+    @property
+    def parts(self) -> list[ShardSummary]:
+        """The shards, or the whole split as one."""
+        return self.shards or [ShardSummary(self.sentences, self.tokens)]
 
 
 class FileRecord(NamedTuple):

@@ -141,6 +141,5 @@ def _cut(source: SideLengths, target: SideLengths, max_tokens: int) -> Iterator[
 
 
 def _tokens_of(lengths: Tensor, rows: slice) -> slice:
-    """Return the slice of tokens that belongs to some sentence pairs."""
     begin = int(lengths[: rows.start].sum())
     return slice(begin, begin + int(lengths[rows].sum()))

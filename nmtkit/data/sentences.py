@@ -30,14 +30,13 @@ class SentenceLengths:
             return np.concatenate([np.empty(0, np.int32), *self._parts(first, last)])
         lengths = np.empty(len(sentences), np.int32)
         for shard, places, numbers in self.by_shard(sentences):
-            lengths[places] = shard.lengths[numbers]
+            lengths[places] = shard.lengths(numbers)
         return lengths
 
     def _parts(self, first: int, last: int) -> Iterator[NDArray[np.int32]]:
-        """Yield the lengths of the sentences from `first` to `last`, exclusive, from each shard that contains any."""
         for shard, begin in zip(self._shards, self._begins.tolist(), strict=False):
             if first < begin + len(shard) and begin < last:
-                yield shard.lengths[max(0, first - begin) : last - begin]
+                yield shard.lengths(slice(max(0, first - begin), last - begin))
 
     def by_shard(self, sentences: Indices) -> Iterator[tuple[TokenFile, Indices, Indices]]:
         """Yield each shard that contains any of these sentences, with their places in `sentences` and in the shard."""

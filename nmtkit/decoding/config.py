@@ -35,7 +35,6 @@ class SearchConfig(Config):
     length_penalty_form: str = option(
         "gnmt",
         choices=("gnmt", "power"),
-        removed={"none": "--length-penalty 0"},
         help="Divisor of log P(Y|X), with |Y| including the end of sentence. gnmt: ((5 + |Y|) / 6)^α. power: |Y|^α.",
     )
     max_len_a: float = option(

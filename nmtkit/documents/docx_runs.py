@@ -64,7 +64,6 @@ def render_runs(segment: Segment, base: str, prefix: str) -> str:
 
 
 def _raw(part: Part, style: str, prefix: str) -> str:
-    """Render a tag, or a text as a run."""
     if isinstance(part, Tag):
         return part.raw
     return f'<{prefix}r>{style}<{prefix}t xml:space="preserve">{escape(part, is_html=False)}</{prefix}t></{prefix}r>'

@@ -76,5 +76,4 @@ def _default() -> int:
 
 
 def _torch() -> Any:
-    """Return torch if this process has imported it, else None."""
     return sys.modules.get("torch")

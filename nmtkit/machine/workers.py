@@ -127,7 +127,6 @@ class WorkerPool:
         return next((connection for connection in self._processes if connection not in self._busy), None)
 
     def _start(self, connection: "Connection", call: _Call, number: int, task: Any) -> None:
-        """Give a task to an idle worker."""
         self._check_open()
         try:
             if self._functions.get(connection) is not call.function:

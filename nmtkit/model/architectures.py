@@ -7,6 +7,7 @@ created, because reading a checkpoint needs no torch.
 """
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmtkit.errors import UserError
@@ -19,22 +20,9 @@ if TYPE_CHECKING:
     from nmtkit.model.translation_model import TranslationModel
 
 
-def _transformer(config: Any, source_size: int, target_size: int) -> "TranslationModel":
-    from nmtkit.model.transformer import Transformer
-
-    return Transformer(config, source_size, target_size)
-
-
-def _recurrent(config: Any, source_size: int, target_size: int) -> "TranslationModel":
-    from nmtkit.model.recurrent import Recurrent
-
-    return Recurrent(config, source_size, target_size)
-
-
-def _convolutional(config: Any, source_size: int, target_size: int) -> "TranslationModel":
-    from nmtkit.model.convolutional import Convolutional
-
-    return Convolutional(config, source_size, target_size)
+def _model_in(module: str, name: str) -> Callable[[Any, int, int], "TranslationModel"]:
+    """Create a function that creates a model of a class in nmtkit.model, and imports it only then."""
+    return lambda *arguments: getattr(import_module(f"nmtkit.model.{module}"), name)(*arguments)
 
 
 class Architecture(NamedTuple):
@@ -45,9 +33,9 @@ class Architecture(NamedTuple):
 
 
 ARCHITECTURES = {
-    TransformerConfig.arch: Architecture(TransformerConfig, _transformer),
-    RecurrentConfig.arch: Architecture(RecurrentConfig, _recurrent),
-    ConvolutionalConfig.arch: Architecture(ConvolutionalConfig, _convolutional),
+    TransformerConfig.arch: Architecture(TransformerConfig, _model_in("transformer", "Transformer")),
+    RecurrentConfig.arch: Architecture(RecurrentConfig, _model_in("recurrent", "Recurrent")),
+    ConvolutionalConfig.arch: Architecture(ConvolutionalConfig, _model_in("convolutional", "Convolutional")),
 }
 
 

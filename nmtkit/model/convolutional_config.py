@@ -126,7 +126,6 @@ def layer_shapes(option: str, text: str) -> list[LayerShape]:
 
 
 def _description(layers: Sequence[LayerShape]) -> str:
-    """Describe the layers in the shortest notation, with all kernel widths."""
     groups = groupby(layers, key=lambda shape: shape[1:])
     return ",".join(f"{len(list(group))}x{channels}:{kernel}" for (channels, kernel), group in groups)
 

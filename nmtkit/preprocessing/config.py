@@ -193,11 +193,6 @@ class VocabularyConfig(Config):
             return self.vocab_size is None or self.vocab_size >= BYTE_FALLBACK_SIZE
         return self.byte_fallback
 
-    @property
-    def counts_words(self) -> bool:
-        """Whether the vocabulary consists of the most frequent words."""
-        return self.is_learned and self.tokenizer == SPACE
-
 
 @dataclass(frozen=True)
 class CleaningConfig(Config):

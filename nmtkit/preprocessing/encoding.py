@@ -52,13 +52,13 @@ class Encoder:
         marks: Marks = np.frombuffer(task.marks, np.uint8).copy()
         if self.cleaning is not None:
             marks[list(map(has_blank_side, *lines))] = EMPTY
-        encoded = (marks == KEPT) | _may_lack_tokens(*lines, marks)
+        encoded = marks == KEPT
         texts = [_select_lines(task.source, encoded), _select_lines(task.target, encoded)]
         if self.placeholder_seed is not None and any(texts):
             texts = with_placeholders(texts, self.placeholder_seed)
         source, target = self.source(texts[0]), self.target(texts[1])
         if self.cleaning is not None:
-            marks[encoded] = _mark_lengths(source[1] - 1, target[1] - 1, marks[encoded], self.cleaning)
+            marks[encoded] = _mark_lengths(source[1] - 1, target[1] - 1, self.cleaning)
         kept = marks[encoded] == KEPT
         tags = map(tag_ids, self.tags, (self.source.tokenizer, self.target.tokenizer))
         first, second = (
@@ -69,33 +69,23 @@ class Encoder:
 
 
 def _select_lines(block: Block, selected: NDArray[np.bool_]) -> bytes:
-    """Return the selected lines of a block, each with a line feed."""
     if selected.all():
         return block.content
     return b"".join(line + b"\n" for line in compress(block.raw_lines(), selected))
 
 
-def _may_lack_tokens(sources: Sequence[str], targets: Sequence[str], marks: Marks) -> NDArray[np.bool_]:
-    """Find dropped pairs that may have a side without tokens, because it has no letters or digits."""
-    suspects = np.zeros(len(marks), np.bool_)
-    for place in np.flatnonzero((marks != KEPT) & (marks != EMPTY)).tolist():
-        suspects[place] = not all(any(map(str.isalnum, line)) for line in (sources[place], targets[place]))
-    return suspects
-
-
-def _mark_lengths(sources: Lengths, targets: Lengths, marks: Marks, cleaning: CleaningConfig) -> Marks:
+def _mark_lengths(sources: Lengths, targets: Lengths, cleaning: CleaningConfig) -> Marks:
     """Mark pairs by their numbers of tokens without EOS (pairs,), with the first reason that applies."""
     shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
-    is_kept, marks = marks == KEPT, marks.copy()
+    marks: Marks = np.full(len(shorter), KEPT, np.uint8)
     if cleaning.max_ratio is not None:
-        marks[is_kept & (longer > cleaning.max_ratio * shorter)] = RATIO
-    marks[is_kept & (longer > cleaning.max_length)] = TOO_LONG
+        marks[longer > cleaning.max_ratio * shorter] = RATIO
+    marks[longer > cleaning.max_length] = TOO_LONG
     marks[shorter == 0] = EMPTY
     return marks
 
 
 def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Example]:
-    """Return the first `EXAMPLES` pairs dropped for each reason."""
     dropped = np.flatnonzero(marks)
     first = (place for mark in np.unique(marks[dropped]) for place in dropped[marks[dropped] == mark][:EXAMPLES])
     return [
@@ -105,7 +95,6 @@ def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Exam
 
 
 def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> tuple[Tokens, Lengths]:
-    """Select the kept sentences, and return their concatenated tokens and lengths."""
     return (tokens, lengths) if kept.all() else (tokens[np.repeat(kept, lengths)], lengths[kept])
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from nmtkit.console.log import logger, working
-from nmtkit.data.corpus import Dataset, read_tokenizers
+from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import VocabularyConfig, default_vocab_size
@@ -63,7 +63,6 @@ def reuse_tokenizers(
 
 
 def _of_model(config: VocabularyConfig) -> Tokenizers:
-    """Load the tokenizer of --spm-model for both sides."""
     assert config.spm_model is not None
     try:
         tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _MAX_MODEL_BYTES))
@@ -112,11 +111,6 @@ def learn_tokenizers(
         with working("training SentencePiece"):
             tokenizers = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
     return tokenizers[0], tokenizers[-1]
-
-
-def read_learned(config: VocabularyConfig, folder: Path, languages: tuple[str, str]) -> Tokenizers:
-    """Read the tokenizers that `learn_tokenizers` has learned with these options from the dataset folder."""
-    return read_tokenizers(folder, (config.tokenizer, config.tokenizer), config.joined_vocab, languages)
 
 
 def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:
@@ -180,15 +174,11 @@ def _sample(sides: tuple[int, ...], text: TrainingText, count: int, seed: int) -
     for lines in text.blocks():
         if position is None:
             return
-        sentences = _interleave([lines[side] for side in sides])
+        sentences = [sentence for pair in zip(*(lines[side] for side in sides), strict=True) for sentence in pair]
         while position is not None and position < first + len(sentences):
             yield sentences[position - first]
             position = next(positions, None)
         first += len(sentences)
-
-
-def _interleave(columns: Sequence[list[str]]) -> list[str]:
-    return [sentence for sentences in zip(*columns, strict=True) for sentence in sentences]
 
 
 def sample_positions(total: int, count: int, seed: int) -> Iterator[int]:

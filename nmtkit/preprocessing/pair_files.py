@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePath
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 from nmtkit.console.log import logger
 from nmtkit.errors import UserError
@@ -13,6 +13,7 @@ from nmtkit.text.reading import COMPRESSED, open_bytes, read_lines
 from nmtkit.wording import counted
 
 Pair = tuple[str, str]
+_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _CODE = ("bpt", "ept", "it", "ph", "ut")  # inline elements of TMX that contain markup, not text
 
 
@@ -55,63 +56,43 @@ def _tsv_pairs(path: Path) -> Iterator[Pair]:
 
 
 def _tmx_pairs(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
-    units = _Units(languages)
-    parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.EndElementHandler = units.start, units.end
-    parser.CharacterDataHandler = units.add
+    complete = incomplete = 0
+    body = ElementTree.Element("body")
     with open_bytes(path) as file:
         try:
-            while block := file.read(1 << 16):
-                parser.Parse(block)
-                yield from units.take()
-            parser.Parse(b"", True)
-        except expat.ExpatError as error:
+            for event, element in ElementTree.iterparse(file, ("start", "end")):
+                if event == "start" and element.tag == "body":
+                    body = element
+                elif event == "end" and element.tag == "tu":
+                    texts = _texts(element)
+                    body.clear()  # frees the unit
+                    source, target = (texts.get(short_code(language)) for language in languages)
+                    if source is None or target is None:
+                        incomplete += 1
+                        continue
+                    complete += 1
+                    yield source, target
+        except ElementTree.ParseError as error:
             raise UserError(f"{path}: not well-formed: {error}") from error
-    yield from units.take()
-    if not units.complete:
+    if not complete:
         raise UserError(f"{path} has no unit in {languages[0]} and {languages[1]}: give its languages with -s and -t")
-    if units.incomplete:
-        logger.warning("%s: skipped %s without both languages", path, counted(units.incomplete, "unit"))
+    if incomplete:
+        logger.warning("%s: skipped %s without both languages", path, counted(incomplete, "unit"))
 
 
-class _Units:
-    """Collects the pairs of a TMX file from the events of a parser."""
+def _texts(unit: ElementTree.Element) -> dict[str, str]:
+    """Return the first text of each language in a unit of TMX, without inline markup."""
+    texts: dict[str, str] = {}
+    for variant in unit.iter("tuv"):
+        language = short_code(variant.get(_LANGUAGE) or variant.get("lang") or "")
+        for segment in variant.iter("seg"):
+            texts.setdefault(language, " ".join("".join(_text(segment)).split()))
+    return texts
 
-    def __init__(self, languages: tuple[str, str]) -> None:
-        self._languages = [short_code(language) for language in languages]
-        self.pairs: list[Pair] = []
-        self.complete = self.incomplete = 0
-        self._texts: dict[str, str] = {}
-        self._language, self._text, self._code = "", list[str](), 0
-        self._in_segment = False
 
-    def take(self) -> list[Pair]:
-        """Return the pairs that were found since the last call."""
-        pairs, self.pairs = self.pairs, []
-        return pairs
-
-    def start(self, name: str, attributes: dict[str, str]) -> None:
-        if name == "tu":
-            self._texts = {}
-        elif name == "tuv":
-            self._language = short_code(attributes.get("xml:lang") or attributes.get("lang") or "")
-        elif name == "seg":
-            self._in_segment, self._text = True, []
-        self._code += name in _CODE
-
-    def add(self, text: str) -> None:
-        if self._in_segment and not self._code:
-            self._text.append(text)
-
-    def end(self, name: str) -> None:
-        self._code -= name in _CODE
-        if name == "seg":
-            self._in_segment = False
-            self._texts.setdefault(self._language, " ".join("".join(self._text).split()))
-        elif name == "tu":
-            source, target = (self._texts.get(language) for language in self._languages)
-            if source is None or target is None:
-                self.incomplete += 1
-            else:
-                self.complete += 1
-                self.pairs.append((source, target))
+def _text(element: ElementTree.Element) -> Iterator[str]:
+    yield element.text or ""
+    for inner in element:
+        if inner.tag not in _CODE:
+            yield from _text(inner)
+        yield inner.tail or ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from nmtkit.console.log import logger, report, styled, write_table
 from nmtkit.console.terminal import Table
-from nmtkit.data.corpus import Dataset, write_tokenizers
+from nmtkit.data.corpus import Dataset, read_tokenizers, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
 from nmtkit.machine.workers import WorkerPool
@@ -20,7 +20,7 @@ from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoded import EncodedSplit
 from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.filters import PairMarker, make_marker
-from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, read_learned, reuse_tokenizers
+from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, reuse_tokenizers
 from nmtkit.preprocessing.line_encoder import make_line_encoders
 from nmtkit.preprocessing.pair_files import divide, pair_format
 from nmtkit.preprocessing.progress import SavedProgress, identify_task
@@ -93,7 +93,8 @@ def _preprocess(
                 progress.save(folder)
         else:
             logger.info("resuming after %s", progress.describe())
-            tokenizers = reused or read_learned(vocabulary, folder, files.languages)
+            kinds = vocabulary.tokenizer, vocabulary.tokenizer
+            tokenizers = reused or read_tokenizers(folder, kinds, vocabulary.joined_vocab, files.languages)
         _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary, tags, folder, pool)
         _check_unchanged(statuses)
         summaries = [split.summary(files.languages) for split in progress.splits]
@@ -122,12 +123,20 @@ def _first_pass(
     pool: WorkerPool,
 ) -> tuple[Tokenizers, dict[str, int]]:
     """Scan the text, and create and write the tokenizers. Returns them and the number of pairs in each split."""
-    scans = _scan(corpora, Scanner(vocabulary.counts_words, marker), folder, pool)
+    scanner = Scanner(vocabulary.is_learned and vocabulary.tokenizer == SPACE, marker)
+    scans = {}
+    for name, paths in corpora.items():
+        if name == TRAIN and marker:
+            scans[name] = _scan_and_mark(paths, scanner, marker.config.removes_duplicates, folder, pool)
+        else:
+            scans[name] = scan(name, paths, pool, scanner if name == TRAIN else Scanner())
     if (reused[0].kind if reused else vocabulary.tokenizer) != SPACE:
         _warn_if_segmented(scans, files.languages)
     marks = folder / MARKS_FILE if marker else None
     tokenizers = reused or learn_tokenizers(vocabulary, corpora[TRAIN], scans[TRAIN], marks, files.languages, pool)
-    _write_tokenizers(folder, files.languages, tokenizers)
+    write_tokenizers(folder, files.languages, *tokenizers)
+    sizes = {name: len(side.vocab) for name, side in zip(side_names(files.languages), tokenizers, strict=True)}
+    report("vocabulary", {**sizes, "joined": shares_vocabulary(*tokenizers)})
     return tokenizers, {name: found.pairs for name, found in scans.items()}
 
 
@@ -160,7 +169,6 @@ def _second_pass(
 
 
 def _statuses(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
-    """Record the state of files that are read several times."""
     return {path: path.stat() for path in paths}
 
 
@@ -205,22 +213,11 @@ def _tags(files: FilesConfig, vocabulary: VocabularyConfig, reused: Tokenizers |
     return tags
 
 
-def _scan(corpora: Mapping[str, Sequence[Corpus]], scanner: Scanner, folder: Path, pool: WorkerPool) -> dict[str, Scan]:
-    """Run the first pass over all splits. `scanner` reads the training text; its marks are written to `MARKS_FILE`.
-
-    Raises UserError if no training pair is kept.
-    """
-    scans = {}
-    for name, paths in corpora.items():
-        if name == TRAIN and scanner.marker:
-            scans[name] = _scan_and_mark(paths, scanner, scanner.marker.config.removes_duplicates, folder, pool)
-        else:
-            scans[name] = scan(name, paths, pool, scanner if name == TRAIN else Scanner())
-    return scans
-
-
 def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, folder: Path, pool: WorkerPool) -> Scan:
-    """Scan the training text, and write the mark of each pair, including duplicates, to `MARKS_FILE`."""
+    """Scan the training text, and write the mark of each pair, including duplicates, to `MARKS_FILE`.
+
+    Raises UserError if no pair is kept.
+    """
     marks, hashes = folder / MARKS_FILE, folder / HASHES_FILE
     with marks.open("wb") as marks_file, hashes.open("wb") as hashes_file:
         result = scan(TRAIN, corpora, pool, scanner, MarkFiles(marks_file, hashes_file))
@@ -244,12 +241,6 @@ def _warn_if_segmented(scans: dict[str, Scan], languages: tuple[str, str]) -> No
                     "or give raw text",
                     *(name, side, segmented, counted(found.pairs, "line")),
                 )
-
-
-def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Tokenizers) -> None:
-    write_tokenizers(folder, languages, *tokenizers)
-    sizes = {name: len(side.vocab) for name, side in zip(side_names(languages), tokenizers, strict=True)}
-    report("vocabulary", {**sizes, "joined": shares_vocabulary(*tokenizers)})
 
 
 def _report(split: EncodedSplit, languages: tuple[str, str], warn_unknown: bool) -> None:

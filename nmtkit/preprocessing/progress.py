@@ -17,7 +17,7 @@ from nmtkit.console.log import logger
 from nmtkit.data.description import FileRecord, record_file
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit
-from nmtkit.storage.atomic import fsync, fsync_entries, staged_file
+from nmtkit.storage.atomic import fsync, staged_file
 from nmtkit.storage.files import sha256, sha256_of_fields
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.version import __version__
@@ -64,7 +64,7 @@ class SavedProgress:
         for name, record in self.files.items():
             if record != known.get(name):
                 fsync(folder / name)
-        fsync_entries(folder)
+        fsync(folder)
         fields: dict[str, Any] = {"task": self.task, "pairs": self.pairs}
         fields["splits"] = [split.to_dict() for split in self.splits]
         fields["files"] = self.files

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from string import Template
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +23,7 @@ from nmtkit.wording import escaped, format_value
 _PAIRS_PER_READ = 1 << 14
 _SHARES = (0.5, 0.9, 0.99, 0.999)  # of sentences, in the table of lengths
 _PERCENTAGE = re.compile(r"[\d.]+%")
-_STYLE = """
-:root { color-scheme: light dark }
-body { margin: 0 auto; padding: 1rem; max-width: 64rem; font: 1rem/1.5 system-ui, sans-serif }
-h1 { font-size: 1.5rem } h2 { margin-top: 2rem; font-size: 1.2rem } h3 { margin: 1rem 0 .3rem; font-size: 1rem }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #8888; text-align: left; vertical-align: top }
-td.number, th.number { text-align: right; white-space: nowrap } td { overflow-wrap: anywhere }
-.texts { width: 100%; table-layout: fixed }
-"""
+_PAGE = Path(__file__).with_suffix(".html")
 
 Counts = NDArray[np.int64]
 Rows = Sequence[Sequence[object]]
@@ -79,12 +72,7 @@ def render_report(dataset: Dataset, encoded: EncodedSplit) -> str:
             ("Examples of dropped pairs", _examples(encoded.examples, languages)),
         )
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n<h1>{title}</h1>\n{body}</html>\n"
-    )
+    return Template(_PAGE.read_text(encoding="utf-8")).substitute(title=title, body=body)
 
 
 def _count(side: Sentences, size: int) -> tuple[Counts, Counts]:
@@ -100,7 +88,6 @@ def _count(side: Sentences, size: int) -> tuple[Counts, Counts]:
 
 
 def _dropped(corpora: Sequence[CorpusCounts]) -> str:
-    """Render a table of dropped pairs by reason and corpus."""
     counts = np.stack([corpus.marks for corpus in corpora], axis=1)  # (1 + reasons, corpora)
     rows = [
         (

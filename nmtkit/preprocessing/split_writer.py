@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.binary import HEADER, OFFSET, TokenFileWriter, token_type
-from nmtkit.data.description import ShardSummary, split_stem
-from nmtkit.data.lines import LINE_DTYPE, dropped_path
+from nmtkit.data.description import ShardSummary, dropped_path, split_stem
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.encoded import EncodedBlock, EncodedSplit
 
+_LINE = np.dtype("<u8")
 MAX_SHARDS = 10_000  # limited by dataset.json and the number of open files
 
 
@@ -75,7 +75,7 @@ class SplitWriter:
             begin = end
             if begin < pairs:
                 self._end_shard()
-        self._dropped.write((np.flatnonzero(block.marks) + self._split.lines).astype(LINE_DTYPE).data)
+        self._dropped.write((np.flatnonzero(block.marks) + self._split.lines).astype(_LINE).data)
         self._split.add(block)
 
     def _fitting(self, bounds: list[NDArray[np.int64]], begin: int) -> int:
@@ -88,19 +88,8 @@ class SplitWriter:
             limit = bound[begin] + most - writer.tokens
             end = min(end, int(np.searchsorted(bound, limit, side="right")) - 1)
         if end <= begin and not self._writers[0].sentences:
-            needed = self._bytes_of_pair(bounds, begin)
-            raise UserError(
-                f"--shard-size {self._shard_size}: a sentence pair needs {needed} bytes: give a larger size"
-            )
+            raise UserError(f"--shard-size {self._shard_size}: a sentence pair does not fit: give a larger size")
         return max(begin, end)
-
-    def _bytes_of_pair(self, bounds: list[NDArray[np.int64]], pair: int) -> int:
-        """Return the bytes of the largest file of a shard that contains only this pair."""
-        tokens = (
-            int(bound[pair + 1] - bound[pair]) * token_type(size).itemsize
-            for (_, size), bound in zip(self._sides, bounds, strict=True)
-        )
-        return max(HEADER.size + 2 * OFFSET.itemsize, *tokens)
 
     def _begin_shard(self) -> None:
         number = None if self._shard_size is None else len(self._split.shards)

@@ -161,29 +161,26 @@ def score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequen
     )
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str, resamples: int = 1) -> Score:
-    """Compute cased sacreBLEU of detokenized text, with a tokenization for the language that needs no extra packages.
-
-    `resamples` is as in `score`.
-    """
+def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
+    """Compute cased sacreBLEU of detokenized text, tokenized for the language without extra packages."""
     tokenize = _WITHOUT_PACKAGES.get(short_code(language), _STANDARD)
-    return score(sacrebleu_metric(tokenize), hypotheses, [references], resamples)
+    return score(sacrebleu_metric(tokenize), hypotheses, [references])
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
-    """Compute chrF2 of detokenized text; `resamples` is as in `score`."""
-    return score(Chrf(), hypotheses, [references], resamples)
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Compute chrF2 of detokenized text."""
+    return score(Chrf(), hypotheses, [references])
 
 
-def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
-    """Compute BLEU on the words between spaces, like fairseq, without smoothing; `resamples` is as in `score`.
+def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Compute BLEU on the words between spaces, like fairseq, without smoothing.
 
     Subwords are joined on both sides, and an unknown word in a reference matches nothing.
     """
     unknown = SPECIALS[UNK]
     hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
     known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]
-    return score(Bleu(tokenize="none", smooth_method="none", force=True), hypotheses, [known], resamples)
+    return score(Bleu(tokenize="none", smooth_method="none", force=True), hypotheses, [known])
 
 
 def warn_of_subwords(name: str, lines: Sequence[str]) -> None:

@@ -99,7 +99,6 @@ def compare(
 
 
 def _scores(metric: Metric, systems: Texts, references: Texts, config: SignificanceConfig) -> list[Score]:
-    """Compute the score of each system with one metric."""
     expected = list(references.values())
     if not config.paired_bs:
         resamples = _RESAMPLES if config.confidence else 1

@@ -43,7 +43,7 @@ class ServeConfig(Config):
     max_request_chars: int = option(
         100_000,
         min=1,
-        help="Maximum characters of a request after NFKC normalization, times its nbest. Longer ones get status 413.",
+        help="Maximum characters of a request, times its nbest. Longer ones get status 413.",
     )
     max_queue: int = option(
         10_000,

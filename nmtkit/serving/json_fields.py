@@ -8,7 +8,6 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.scheduler import count_characters
 
 
 def bad_request(reason: str) -> HTTPException:
@@ -55,13 +54,10 @@ def check_size(lines: Sequence[str], nbest: int, limits: ServeConfig) -> None:
     """Raise HTTPException 413 for too many lines, or too many characters times nbest."""
     if len(lines) > limits.max_queue:
         raise _too_large(f"{len(lines)} lines are too many: the limit is {limits.max_queue}")
-    characters = sum(map(count_characters, lines))
+    characters = sum(map(len, lines))
     if characters * nbest > limits.max_request_chars:
-        normalized = " (after NFKC normalization)" if characters > sum(map(len, lines)) else ""
         times = f" times nbest {nbest}" if nbest > 1 else ""
-        raise _too_large(
-            f"{characters} characters{normalized}{times} are too many: the limit is {limits.max_request_chars}"
-        )
+        raise _too_large(f"{characters} characters{times} are too many: the limit is {limits.max_request_chars}")
 
 
 def _too_large(reason: str) -> HTTPException:

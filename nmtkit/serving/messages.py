@@ -15,7 +15,6 @@ from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_names, check_size, flag, strings
 from nmtkit.serving.libretranslate import LibreTranslateRequest, read_libretranslate
 from nmtkit.serving.markup import MarkupRequest, read_markup
-from nmtkit.serving.source_words import source_words
 from nmtkit.text.tokenizer import Tokenizer
 
 
@@ -67,14 +66,12 @@ def read_request(values: dict[str, Any], limits: ServeConfig, beam: int, source:
     if (kind := values.get("tag_handling")) is not None:
         if kind not in ("html", "xml") or nbest is not None or values.get("scores") or values.get("alignment"):
             raise bad_request('tag_handling: "html" or "xml" is expected, without nbest, scores and alignment')
-        return read_markup(values, "text", kind, limits, _with_texts)
+        return read_markup(
+            values, "text", kind, limits, lambda texts: {"translations": [{"text": text} for text in texts]}
+        )
     scores, alignment = (flag(values, name) for name in ("scores", "alignment"))
     check_size(lines, nbest or 1, limits)
     return TranslationRequest(tuple(lines), nbest, scores, alignment)
-
-
-def _with_texts(texts: list[str]) -> dict[str, Any]:
-    return {"translations": [{"text": text} for text in texts]}
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -92,12 +89,18 @@ def _translation(request: TranslationRequest, translation: Translation, source: 
     best, *_ = hypotheses = [_hypothesis(request, candidate) for candidate in translation.candidates]
     values = dict(best)
     if translation.source_tokens is not None:
-        values["source_words"] = source_words(
-            translation.source, translation.source_tokens[translation.tag_tokens : -1], source
-        )
+        pieces = translation.source_tokens[translation.tag_tokens : -1]
+        values["source_words"] = source_words(translation.source, pieces, source)
     if request.nbest is not None:
         values["nbest"] = hypotheses
     return values
+
+
+def source_words(line: str, pieces: Sequence[str], source: Tokenizer) -> list[str]:
+    """Return the words of a line that alignments count: as written, or as normalized if that changes their number."""
+    normalized = "".join(source.surfaces(source.vocab.to_ids(pieces), line)).split()
+    written = line.split()
+    return written if len(written) == len(normalized) else normalized
 
 
 def _hypothesis(request: TranslationRequest, candidate: Candidate) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 import threading
 import time
-import unicodedata
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,8 @@ Line = str | Request
 Translate = Callable[[Sequence[Any], SearchConfig, Callable[[int], None]], Iterable[Translation]]
 
 WINDOW_SECONDS = 0.005  # how long a round waits for more requests
-# Sizes of a round, and of one job in it, so that a long request does not delay short ones. Characters are counted after
-# normalization, and multiplied by nbest.
+# Sizes of a round, and of one job in it, so that a long request does not delay short ones. Characters are multiplied by
+# nbest.
 LINES_PER_ROUND, LINES_PER_JOB = 256, 64
 CHARS_PER_ROUND, CHARS_PER_JOB = 32_000, 8_000
 
@@ -35,16 +34,6 @@ class QueueFull(Exception):  # noqa: N818 (the client is asked to try again)
 
 class _SearchStopped(Exception):  # noqa: N818 (not an error)
     """Raised if no client waits for the results of the running search."""
-
-
-def count_characters(line: str) -> int:
-    """Count the characters of a line after NFKC normalization, which can turn one character into 18 (U+FDFA).
-
-    Each character is normalized separately, so marks are not combined with letters.
-    """
-    if line.isascii():
-        return len(line)
-    return sum(count * len(unicodedata.normalize("NFKC", character)) for character, count in Counter(line).items())
 
 
 @dataclass(eq=False)
@@ -65,8 +54,7 @@ class Job:
 
     def chars(self, lines: Sequence[Line]) -> int:
         """Count the characters of some of the lines, times nbest."""
-        texts = (line if isinstance(line, str) else line.text for line in lines)
-        return sum(map(count_characters, texts)) * self.config.nbest
+        return sum(len(line if isinstance(line, str) else line.text) for line in lines) * self.config.nbest
 
     def next_lines(self) -> Sequence[Line]:
         """Select the lines for the job's next round: at least one, unless all are translated."""
@@ -145,7 +133,6 @@ class DynamicBatcher:
         self._put_back([job for job, _ in shares])
 
     def _translate_by_one(self, shares: list[Share]) -> None:
-        """Translate shares of jobs for the same model."""
         try:
             for config in dict.fromkeys(job.config for job, _ in shares):
                 self._search([share for share in shares if share[0].config == config])

@@ -42,7 +42,10 @@ def serve(files: Mapping[Languages | None, Sequence[Path]], options: ServingOpti
     UserError if the address cannot be used, if this machine is too small for the options, or if a model does not
     support the search.
     """
-    _check_workers(options.engine.workers)
+    if (workers := options.engine.workers) > (cores := available_cores()):
+        raise UserError(
+            f"--workers {workers}: each needs a core, and this process has {cores}: use at most --workers {cores}"
+        )
     with _listener(options.server) as listener:
         load = _Loader(options)
         models = [load(*item) for item in files.items()]
@@ -113,14 +116,6 @@ def _identity(paths: Sequence[Path], checkpoints: Sequence[Checkpoint]) -> dict[
 
 def _file_names(paths: Sequence[Path]) -> str:
     return ",".join(path.name for path in paths)
-
-
-def _check_workers(workers: int) -> None:
-    cores = available_cores()
-    if workers > cores:
-        raise UserError(
-            f"--workers {workers}: each needs a core, and this process has {cores}: use at most --workers {cores}"
-        )
 
 
 def _run(

@@ -205,7 +205,6 @@ def _read_header(file: BinaryIO, members: dict[str, _Member]) -> bytes:
 
 
 def _tensor(name: str, dtype_name: str, shape: list[int], member: _Member, content: mmap.mmap) -> NDArray[Any]:
-    """Map one tensor, described by its entry in the header."""
     dtype = DTYPES.get(dtype_name)
     if dtype is None:
         raise UserError(f"{name} is {dtype_name}: nmtkit reads {', '.join(DTYPES)} only")

@@ -98,9 +98,8 @@ def staged_folder(
             _check_replaceable(destination, may_replace)  # again: it may have been restored
             yield staging
             _check_replaceable(destination, may_replace)  # again: it may have been created since
-            for path in staging.iterdir():
+            for path in (*staging.iterdir(), staging):
                 fsync(path)
-            fsync_entries(staging)
             _put_in_place(staging, destination)
         except BaseException:
             with contextlib.suppress(OSError, RunError):  # keep the folder if it cannot be read now
@@ -175,20 +174,21 @@ def lock(descriptor: int, name: str) -> bool:
     return True
 
 
-def fsync_entries(folder: Path) -> None:
-    """Flush the names of files in a folder to disk, if the file system and access rights allow it."""
+def fsync(path: Path) -> None:
+    """Flush a file, or the names of files in a folder, to disk. Some file systems and access rights allow no folder."""
     try:
-        fsync(folder)
+        with _descriptor(path) as descriptor:
+            os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _FOLDERS_NOT_SYNCED:
+        if not path.is_dir() or error.errno not in _FOLDERS_NOT_SYNCED:
             raise
 
 
-def fsync(path: Path) -> None:
-    """Flush a file or folder to disk."""
+@contextlib.contextmanager
+def _descriptor(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -265,7 +265,7 @@ def _publish(file: BinaryIO, staging: Path, destination: Path) -> None:
             mounted.flush()
             os.fsync(mounted.fileno())
         staging.unlink()
-    fsync_entries(destination.parent)
+    fsync(destination.parent)
 
 
 def _copy_access(replaced: Path, descriptor: int) -> None:
@@ -351,11 +351,8 @@ def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> Non
 def _put_in_place(staging: Path, destination: Path) -> None:
     """Rename a complete folder to its destination, and remove the replaced folder."""
     replaced = _hidden_path(destination, "replaced")
-    descriptor = os.open(staging, os.O_RDONLY)
-    try:
+    with _descriptor(staging) as descriptor:
         _copy_access(destination, descriptor)
-    finally:
-        os.close(descriptor)
     try:
         if destination.exists():
             _set_aside(destination, replaced)
@@ -364,7 +361,7 @@ def _put_in_place(staging: Path, destination: Path) -> None:
         with contextlib.suppress(OSError):
             replaced.rename(destination)
         raise
-    fsync_entries(destination.parent)
+    fsync(destination.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 

@@ -1,8 +1,9 @@
-"""Reads files: memory maps, SHA-256 checksums, and JSON."""
+"""Reads files: memory maps, SHA-256 checksums, JSON and TOML."""
 
 import hashlib
 import json
 import mmap
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -10,7 +11,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 _CHUNK_BYTES = 1 << 20
+parse_toml = tomllib.loads
 
 
 def map_file(file: BinaryIO) -> mmap.mmap:

@@ -191,7 +191,6 @@ class MosesBpeTokenizer:
         return [*(piece + INNER_MARK for piece in inner), last.removesuffix(FINAL_MARK)]
 
     def _continues(self, piece: str) -> bool:
-        """Whether the next piece belongs to the same word."""
         if piece in SPECIALS or piece in self._settings.symbols:
             return False
         return piece.endswith(INNER_MARK) if self._settings.mark == INNER_MARK else not piece.endswith(FINAL_MARK)

@@ -73,12 +73,6 @@ def is_regular_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises PermissionError)
 
 
-def refuse_special_file(path: Path) -> None:
-    """Raise UserError if `path` exists and is not a regular file, because opening a pipe would wait for its writer."""
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path.name} is not a regular file")
-
-
 def read_bytes(path: Path, limit: int) -> bytes:
     """Read a whole file or pipe. Raises UserError after `limit` bytes, because a device may be endless."""
     with path.open("rb") as file:

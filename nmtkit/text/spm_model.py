@@ -181,7 +181,6 @@ def keeps_invisible(model: bytes) -> bool:
 
 
 def _message(number: int, content: bytes) -> bytes:
-    """Encode a field that contains bytes."""
     return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
 
 

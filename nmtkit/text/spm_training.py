@@ -97,7 +97,6 @@ def _cut(sentence: str) -> Iterator[str]:
 
 @contextmanager
 def _rules_of(normalization: str) -> Iterator[dict[str, Any]]:
-    """Yield SentencePiece's arguments for a normalization."""
     if normalization != "nfc":
         yield {"normalization_rule_name": normalization}
         return

@@ -181,7 +181,6 @@ class SentencePieceVocabTokenizer:
         return list(map(self.vocab.to_ids, self._segmented(lines)))
 
     def _segmented(self, lines: Sequence[str]) -> Iterator[list[str]]:
-        """Yield the pieces of each line."""
         split_lines = [self._parts(line) for line in lines]
         texts = [text for parts in split_lines for text in parts[::2]]
         segmented: Iterator[list[str]] = iter(_encode(self._processor, texts, str))
@@ -216,7 +215,6 @@ def is_marian_tag(piece: str) -> bool:
 
 
 def _user_defined(model: bytes) -> list[str]:
-    """List the user-defined symbols of a SentencePiece model."""
     try:
         return [piece.text for piece in read_model(model)[1] if piece.type == PieceType.USER_DEFINED]
     except ValueError as error:

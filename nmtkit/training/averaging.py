@@ -3,10 +3,10 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from nmtkit.checkpoint import (
     metric_setting,
     read_progress,
 )
-from nmtkit.config import flag
 from nmtkit.console.log import Progress, logger
 from nmtkit.errors import UserError
 from nmtkit.model.config import model_differences
@@ -69,28 +68,25 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
             criterion, value = score
             criteria.add(criterion)
             scored.append((value, update, path))
-    if difference := _difference(criteria):
-        raise UserError(f"--best: the checkpoints in {folder} are ranked {difference}: list the files instead")
+    kinds = "metrics", "validation splits", "--label-smoothing or --valid-beam", "versions of the loss"
+    for kind, *values in zip(kinds, *criteria, strict=True):
+        if len(set(values)) > 1:
+            raise UserError(f"--best: the checkpoints in {folder} have different {kind}: list the files instead")
     if len(scored) < count:
         raise UserError(_too_few_message("--best", count, folder, len(scored), until, " with a validation value"))
-    sign = -1 if any(criterion.metric in HIGHEST_IS_BEST for criterion in criteria) else 1
+    sign = -1 if any(metric in HIGHEST_IS_BEST for metric, *_ in criteria) else 1
     best = sorted(scored, key=lambda entry: (sign * entry[0], entry[1]))[:count]
     return [path for _, _, path in sorted(best, key=lambda entry: entry[1])]
 
 
-class _Criterion(NamedTuple):
-    """The criterion that selects the best checkpoint of a run. Values of different criteria cannot be compared."""
-
-    metric: str
-    split: frozenset[tuple[str, str]]  # checksums of the validation split
-    setting: float | None  # of the option that the metric depends on
-    loss_version: int  # 1 for a metric that does not depend on the loss
+_Criterion = tuple[str, frozenset[tuple[str, str]], float | None, int]  # values of different ones are not comparable
 
 
 def _recorded_score(progress: dict[str, Any]) -> tuple[_Criterion, float] | None:
     """Read the criterion of a checkpoint's run and the checkpoint's value; None without a finite value.
 
-    Raises TypeError, ValueError or AttributeError for values of the wrong type.
+    The criterion is the metric, the checksums of the validation split, the value of the option that the metric depends
+    on, and the version of the loss. Raises TypeError, ValueError or AttributeError for values of the wrong type.
     """
     metric: Any = progress.get("best_metric")
     value = progress.get(metric)
@@ -98,21 +94,7 @@ def _recorded_score(progress: dict[str, Any]) -> tuple[_Criterion, float] | None
         return None
     split = frozenset(progress.get("validation_data", {}).items())
     setting, version = metric_setting(metric, progress) if metric in METRIC_OPTIONS else (None, 1)
-    return _Criterion(metric, split, None if setting is None else float(setting), int(version)), float(value)
-
-
-def _difference(criteria: Collection[_Criterion]) -> str | None:
-    """Describe the first difference between criteria, to complete "ranked …"; None if all are equal."""
-    metrics = sorted({criterion.metric for criterion in criteria})
-    if len(metrics) > 1:
-        return f"by {' and '.join(metrics)}"
-    if len({criterion.split for criterion in criteria}) > 1:
-        return "on different validation splits"
-    if len({criterion.setting for criterion in criteria}) > 1:
-        return f"with different {flag(METRIC_OPTIONS[metrics[0]][1])}"
-    if len({criterion.loss_version for criterion in criteria}) > 1:
-        return "by different versions of the loss"
-    return None
+    return (metric, split, None if setting is None else float(setting), int(version)), float(value)
 
 
 def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:

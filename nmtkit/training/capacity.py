@@ -62,13 +62,12 @@ def _max_tokens(recorded: dict[str, Any], data: TrainingData, options: TrainingO
     """Return the tokens per side of a micro-batch, as the run has recorded them, or as many as fit on every GPU."""
     if not recorded and ranks.device.type == "cpu":
         return CPU_TOKENS
-    found = int(recorded["max_tokens"]) if recorded else _largest(data, options, ranks)
+    if recorded:
+        found = int(recorded["max_tokens"])
+    else:
+        found = min(ranks.gather(ranks.run_on_all(lambda: _Trial(data, options, ranks).largest())))
     logger.info("--max-tokens auto: %d", found)
     return found
-
-
-def _largest(data: TrainingData, options: TrainingOptions, ranks: Ranks) -> int:
-    return min(ranks.gather(ranks.run_on_all(lambda: _Trial(data, options, ranks).largest())))
 
 
 class _Trial:

@@ -57,7 +57,6 @@ def _make_model(dataset: Dataset, options: TrainingOptions) -> TranslationModel:
 
 
 def _size(model: nn.Module, averaged: bool) -> str:
-    """Describe how much memory training needs, and how to reduce it."""
     numbers = sum(parameter.numel() for parameter in model.parameters())
     size = 4 * numbers + checkpoint_bytes(model, averaged)
     return (

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -19,8 +20,10 @@ from nmtkit.text.tokenizer import tokenizer_differences
 from nmtkit.text.user_symbols import add_symbols
 
 
-def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> Weights:
-    """Return initial weights for a run by parameter name, from a checkpoint or its moving average if it has one.
+def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> tuple[Weights, dict[str, Any]]:
+    """Return initial weights for a run by parameter name, and the `search` of the checkpoint that they are from.
+
+    They are the moving average of the checkpoint if it has one.
 
     Weights have the shapes (…) in `model`. Low-rank additions, and rows of pieces that --user-symbol has added to the
     checkpoint's vocabulary, keep their values in `model`.
@@ -50,7 +53,7 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> We
             f"--init-from {path}: {dataset.folder} has more pieces, but the run does not train {', '.join(untrained)}: "
             "omit --lora-rank, and the --freeze that matches it"
         )
-    return weights
+    return weights, checkpoint.search
 
 
 def _with_symbols_of(dataset: Dataset, given: Checkpoint) -> Checkpoint:

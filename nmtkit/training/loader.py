@@ -109,7 +109,6 @@ class Loader:
         return split.source.lengths[pairs], split.target.lengths[pairs]
 
     def _cost(self, source: SideLengths, target: SideLengths) -> int:
-        """Return the tokens of both sides of a micro-batch, including padding."""
         if self.packed_tokens is not None:
             return packed_size(int(source.sum())) + packed_size(int(target.sum()))
         return len(source) * int(source.max() + target.max())

@@ -120,7 +120,6 @@ def has_state(optimizer: Optimizers, model: nn.Module, tensors: Iterable[str]) -
 
 
 def _kinds(names: Iterable[str]) -> dict[str, set[str]]:
-    """Group the names of tensors by parameter."""
     kinds: dict[str, set[str]] = {}
     for key in names:
         kind, _, name = key.partition(".")
@@ -129,7 +128,6 @@ def _kinds(names: Iterable[str]) -> dict[str, set[str]]:
 
 
 def _owner(optimizer: Optimizers, parameter: nn.Parameter) -> list[torch.optim.Optimizer]:
-    """Find the part of an optimizer that trains a parameter."""
     return [
         part
         for part in optimizer.parts

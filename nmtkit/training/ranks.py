@@ -161,7 +161,7 @@ def join(device: torch.device) -> Iterator[Ranks]:
     except RuntimeError as error:
         if isinstance(error, distributed.DistError) and "out of memory" in str(error):
             raise RunError("no GPU memory is left for the communication between GPUs: lower --max-tokens") from error
-        if _is_lost_connection(error):
+        if isinstance(error, distributed.DistError) or "gloo" in str(error):  # gloo has no class for lost connections
             raise RunError(
                 "the connection to another process of the run was lost; torchrun names the one that "
                 "failed first. Run the same command to resume from the last checkpoint"
@@ -206,8 +206,3 @@ def _fresh_store(rank: int, size: int) -> Any:
         meeting = store.get(f"answer/{rank}/{word}").decode()
         store.set(f"{meeting}/{rank}", "here")
     return distributed.PrefixStore(meeting, store)  # type: ignore[attr-defined]
-
-
-def _is_lost_connection(error: RuntimeError) -> bool:
-    """Whether an error is a lost connection. gloo has no exception class for it."""
-    return isinstance(error, distributed.DistError) or "gloo" in str(error)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, Weights, metric_setting, read_search
+from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, Weights, metric_setting
 from nmtkit.config import flag
 from nmtkit.console.log import logger
 from nmtkit.data.batching import ORDER_VERSION
@@ -80,8 +80,7 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
     if checkpoint is None:
         if given is None:
             return _Start()
-        weights = initial_weights(given, learner.model, data.first)
-        learner.search = read_search(given)
+        weights, learner.search = initial_weights(given, learner.model, data.first)
         logger.info("initial weights: %s", given)
         return _Start(weights, averages=as_tensors(weights))
     check_fit(checkpoint, config, data, options)

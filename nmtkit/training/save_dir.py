@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from nmtkit.checkpoint import (
     Checkpoint,
-    load_training_checkpoint,
+    load_checkpoint,
     read_model_config,
     read_progress,
     save_checkpoint,
@@ -224,7 +224,7 @@ def _ranked(validations: Mapping[int, float], better: Better) -> list[int]:
 
 def _load_resumable(path: Path, update: int) -> Checkpoint:
     """Load a checkpoint. Raises UserError unless a run can resume from it after `update`."""
-    checkpoint = load_training_checkpoint(path)
+    checkpoint = load_checkpoint(path, merge=False)
     check_record(checkpoint.progress, path, update)
     with as_user_errors(path):
         check_finite(checkpoint.weights)

@@ -281,7 +281,9 @@ class Trainer:
         tokens = sum(work.target_tokens)
         losses, votes = self.gradient.compute(state.update, share, tokens, self._votes(), work.datasets)
         self._agree(Votes(*votes))
-        rate = self._learning_rate()
+        start_of_schedule, options = state.schedule_start, self.options
+        left = options.stop.max_updates - start_of_schedule
+        rate = learning_rate(state.update - start_of_schedule, options.optimizer, options.model.d_model, left)
         norm = self.learner.step(state.update, rate)
         numbers = HostCopy(torch.cat((losses, norm.double().unsqueeze(0))))
         self.outcomes.append(Outcome(state.update, rate, numbers, work.target_tokens))
@@ -301,7 +303,6 @@ class Trainer:
         return 0 if may_diverge or self.ranks.device.type == "cpu" else 1
 
     def _count(self, outcome: Outcome) -> None:
-        """Count an update, done or skipped, in `state` and `window`."""
         window, state = self.window, self.state
         *losses, norm = outcome.numbers.read()
         is_finite = math.isfinite(norm)
@@ -335,7 +336,6 @@ class Trainer:
         self.window.seconds += time.perf_counter() - start
 
     def _votes(self) -> Votes:
-        """Collect this rank's contribution to the votes."""
         main, signals = self.ranks.is_main, self.signals
         minutes = (time.monotonic() - self.began) / 60 if main else 0.0
         device_minutes = (time.monotonic() - self.device_began) / 60
@@ -345,7 +345,6 @@ class Trainer:
         return Votes(minutes, device_minutes, processor_minutes, save, *stops)
 
     def _agree(self, result: Votes) -> None:
-        """Apply the decisions that the ranks have agreed on."""
         self.state.minutes, self.state.device_minutes = result.minutes, result.device_minutes
         self.state.processor_minutes = result.processor_minutes
         self.state.out_of_memory = self.gradient.times_out_of_memory
@@ -354,14 +353,7 @@ class Trainer:
         stops = zip(STOPS, (result.terminate, result.interrupt, result.hangup, result.broken_pipe), strict=True)
         self.stop_signal = agreed_stop([number for number, ranks in stops if ranks])
 
-    def _learning_rate(self) -> float:
-        """Return the learning rate of the current update."""
-        start = self.state.schedule_start
-        until = self.options.stop.max_updates - start
-        return learning_rate(self.state.update - start, self.options.optimizer, self.options.model.d_model, until)
-
     def _after_update(self) -> None:
-        """Log, validate and save if due."""
         checkpoints = self.options.checkpoints
         if self.state.is_due(checkpoints.log_every):
             self._log()

@@ -35,7 +35,10 @@ class TrainingData:
     @classmethod
     def open(cls, folders: Sequence[Path], verify: bool, batches: BatchConfig) -> "TrainingData":
         """Open datasets, with all checksums verified if `verify`. Raises UserError if they cannot be mixed."""
-        _refuse_repeated(folders)
+        resolved = [resolve(folder) for folder in folders]
+        for number, folder in enumerate(resolved):
+            if folder in resolved[:number]:
+                raise UserError(f"{folders[number]} is given twice: raise its weight in --mix instead")
         datasets = [Dataset.open(folder, verify) for folder in folders]
         for other in datasets[1:]:
             for difference in _differences(other, datasets[0]):
@@ -134,13 +137,6 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise AssertionError("the folders are distinct")
-
-
-def _refuse_repeated(folders: Sequence[Path]) -> None:
-    resolved = [resolve(folder) for folder in folders]
-    for number, folder in enumerate(resolved):
-        if folder in resolved[:number]:
-            raise UserError(f"{folders[number]} is given twice: raise its weight in --mix instead")
 
 
 def _differences(other: Dataset, first: Dataset) -> Iterator[str]:

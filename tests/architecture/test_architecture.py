@@ -16,7 +16,6 @@ from patience import PATIENCE
 from reference import rooms
 from repository import ROOT
 
-from nmtkit.cli.other_toolkits import moved
 from nmtkit.cli.start import COMMANDS, load_command, module_of
 
 TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}
@@ -249,19 +248,13 @@ OTHERS = {  # of torchrun, SLURM, curl, hf, make, tar, fairseq, Marian, systemd,
 }
 
 
-def former_options(text: str) -> set[str]:
-    """The options of earlier releases that a text names: CHANGELOG.md may."""
-    return {option for option in FLAG.findall(text) if any(moved(f"nmt-{command}", option) for command in COMMANDS)}
-
-
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_name_flags_that_exist(document: Path) -> None:
-    text = commands_and_flags(document)
-    former = former_options(text) if document.name == "CHANGELOG.md" else set()
-    known = set().union(*(flags(command) for command in COMMANDS)) | flags_of_scripts() | OTHERS | former
+    text, _, _ = commands_and_flags(document).partition("### Upgrading")  # names former options
+    known = set().union(*(flags(command) for command in COMMANDS)) | flags_of_scripts() | OTHERS
     assert set(FLAG.findall(text)) - known == set()
     for command, arguments in re.findall(rf"{COMMAND}\b([^\n|;`&]*)", text):
-        assert set(FLAG.findall(arguments)) - flags(command) - former == set(), f"nmt-{command}{arguments}"
+        assert set(FLAG.findall(arguments)) - flags(command) == set(), f"nmt-{command}{arguments}"
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))

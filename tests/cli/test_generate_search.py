@@ -31,7 +31,6 @@ def lines_of(done: "subprocess.CompletedProcess[bytes]") -> list[str]:
         (("--sampling", "--beam", 3), "--beam"),
         (("--sampling", "--diverse-groups", 2), "--diverse-groups"),
         (("--beam", 4, "--diverse-groups", 3), "--diverse-groups"),
-        (("--length-penalty-form", "none"), "none was removed: use --length-penalty 0"),
         (("--ban", " "), "--ban"),
     ],
 )

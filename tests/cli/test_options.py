@@ -33,7 +33,7 @@ class SoupConfig(Config):
 
     spoons: int = option(4, min=1, max=12, help="How many spoons.")
     salt: float = option(0.5, above=0.0, below=1.0, help="How much salt.")
-    kind: str = option("pea", choices=("pea", "leek"), removed={"none": "--spoons 1"}, help="Which soup.")
+    kind: str = option("pea", choices=("pea", "leek"), help="Which soup.")
     bread: bool = option(True, help="Whether with bread.")
     guest: tuple[str, ...] = option((), help="Who comes; several times for several guests.")
     chair_count: int | None = option(None, min=1, unset="one a spoon", help="Chairs.", aliases=("seats",))
@@ -113,14 +113,6 @@ def test_a_former_option_name_is_accepted_but_hidden(tmp_path: Path, capsys: pyt
     (tmp_path / "a.toml").write_text("seats = 3\nchair_count = 4")
     code, _, err = run("--config", str(tmp_path / "a.toml"), capsys=capsys)
     assert (code, err) == (2, f"soup: --config {tmp_path / 'a.toml'}: --chair-count is given twice\n")
-
-
-def test_the_error_for_a_removed_choice_names_its_replacement(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run("--kind", "none", capsys=capsys)
-    assert code == 2
-    assert "'--kind': none was removed: use --spoons 1 (see soup --help)" in err
-    with pytest.raises(UserError, match="--kind none was removed: use --spoons 1"):
-        SoupConfig(kind="none")
 
 
 def test_a_command_can_omit_the_flags_of_some_fields(capsys: pytest.CaptureFixture[str]) -> None:

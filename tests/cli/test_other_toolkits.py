@@ -9,7 +9,7 @@ import pytest
 from commands import Run
 from repository import ROOT
 
-from nmtkit.cli.other_toolkits import ARCHITECTURES, FAIRSEQ, OPTIONS, answer, table
+from nmtkit.cli.other_toolkits import ARCHITECTURES, FAIRSEQ, answer, options, table
 from nmtkit.cli.start import load_command
 from nmtkit.cli.train import main as nmt_train
 
@@ -25,10 +25,10 @@ def flags(command: str) -> set[str]:
 
 def rows() -> Iterator[tuple[str, str, str]]:
     """(command, option, answer) of all tables."""
-    for command, tables in OPTIONS.items():
+    for command, tables in options().items():
         for found in tables.values():
-            for options, text in found.items():
-                yield from ((command, option, text) for option in options.split())
+            for names, text in found.items():
+                yield from ((command, option, text) for option in names.split())
 
 
 def test_each_hint_names_only_existing_options() -> None:
@@ -107,9 +107,9 @@ def test_an_option_of_another_toolkit_in_a_config_file_gives_a_hint(run_here: Ru
     )
 
 
-@pytest.mark.parametrize("command", OPTIONS)
+@pytest.mark.parametrize("command", options())
 def test_the_migration_pages_match_the_option_tables(command: str) -> None:
-    for toolkits in OPTIONS[command]:
+    for toolkits in options()[command]:
         page = "from-fairseq.md" if toolkits == FAIRSEQ else "from-other-toolkits.md"
         expected = f"## {command}\n\n{table(command, toolkits)}"
         sections = (DOCS / page).read_text(encoding="utf-8").split("\n\n## ")

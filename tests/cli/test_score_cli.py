@@ -100,7 +100,7 @@ def test_a_terminal_shows_the_scores_as_a_table(reference: Path) -> None:
     ("options", "word"),
     [(["--paired-bs", "--confidence"], "--confidence has no effect"), (["--paired-ar"], "--paired-bs")],
 )
-def test_options_without_effect_and_removed_ones_are_refused(reference: Path, options: list[object], word: str) -> None:
+def test_options_without_effect_and_unknown_ones_are_refused(reference: Path, options: list[object], word: str) -> None:
     done = score(reference, "--reference", reference, "-t", "de", *options)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert word in done.stderr

@@ -10,7 +10,7 @@ from commands import TINY
 from repository import BIN
 from terminals import Shown, on_terminal
 
-from nmtkit.console.terminal import Table, styled_error, styled_event, styled_message, styled_table
+from nmtkit.console.terminal import Table, styled_event, styled_line, styled_table
 
 HOSTILE = "e\x1b]0;owned\x07\r\x9b2J\u202en[red]x[/]"
 SHOWN = r"e\x1b]0;owned\x07\r\x9b2J\u202en[red]x[/]"
@@ -34,12 +34,11 @@ def hostile_error() -> ValueError:
 @pytest.mark.parametrize(
     "text",
     [
-        styled_message("12:00:00", "warning", HOSTILE),
         styled_event("12:00:00", HOSTILE, {HOSTILE: HOSTILE}, 300),
-        styled_error(HOSTILE, HOSTILE),
+        styled_line(("12:00:00 ", "dim"), (HOSTILE, "bold red")),
         styled_table(Table(HOSTILE, [(HOSTILE, HOSTILE)], (HOSTILE, HOSTILE), next=HOSTILE), 300),
     ],
-    ids=["message", "event", "error", "table"],
+    ids=["event", "line", "table"],
 )
 def test_external_text_is_shown_without_markup_or_control_characters(text: str) -> None:
     plain = STYLES.sub("", text)

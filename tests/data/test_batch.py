@@ -8,7 +8,6 @@ import torch
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.corpus import Split
-from nmtkit.data.lines import LineNumbers
 from nmtkit.data.padding import pad
 from nmtkit.data.sentences import Sentences
 from nmtkit.text.vocabulary import BOS, EOS, PAD
@@ -18,8 +17,7 @@ def make_split(folder: Path, source: list[list[int]], target: list[list[int]]) -
     for name, side in (("s", source), ("t", target)):
         with TokenFileWriter(folder / name, 100) as file:
             file.write(np.concatenate(side).astype(np.uint16), np.array([len(ids) for ids in side], np.int32))
-    lines = LineNumbers(len(source), [("text", len(source))], folder / "none")
-    return Split("train", Sentences([folder / "s"], 100), Sentences([folder / "t"], 100), lines)
+    return Split("train", Sentences([folder / "s"], 100), Sentences([folder / "t"], 100))
 
 
 def test_a_batch_has_padded_pairs_and_a_shifted_target(tmp_path: Path) -> None:

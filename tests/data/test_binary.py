@@ -35,8 +35,8 @@ def test_sentences_are_read_back_whether_written_in_one_or_two_blocks(
     write(tmp_path / "a", [sentences[:cut], sentences[cut:]], vocabulary_size)
     file = opened(tmp_path / "a", vocabulary_size)
     assert [file.gather(np.array([number]))[0].tolist() for number in range(len(file))] == sentences
-    assert file.lengths[:].tolist() == [2, 1, 4, 3]
-    assert file.lengths[:].dtype == np.int32
+    assert file.lengths(slice(None)).tolist() == [2, 1, 4, 3]
+    assert file.lengths(slice(None)).dtype == np.int32
     assert file.tokens == 10
 
 
@@ -47,8 +47,8 @@ def test_gathering_sentences_equals_reading_them_one_by_one(tmp_path: Path) -> N
         tokens, lengths = file.gather(np.array(chosen, np.int64))
         assert tokens.tolist() == [token for number in chosen for token in SENTENCES[number]]
         assert lengths.tolist() == [len(SENTENCES[number]) for number in chosen]
-        assert file.lengths[np.array(chosen, np.int64)].tolist() == lengths.tolist()
-    assert file.lengths[1:3].tolist() == file.lengths[1:99].tolist()[:2] == [1, 4]
+        assert file.lengths(np.array(chosen, np.int64)).tolist() == lengths.tolist()
+    assert file.lengths(slice(1, 3)).tolist() == file.lengths(slice(1, 99)).tolist()[:2] == [1, 4]
 
 
 def test_the_files_have_the_documented_binary_format(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_the_files_have_the_documented_binary_format(tmp_path: Path) -> None:
 def test_a_file_without_sentences_is_valid(tmp_path: Path) -> None:
     write(tmp_path / "a", [])
     file = opened(tmp_path / "a")
-    assert (len(file), file.tokens, file.lengths[:].tolist()) == (0, 0, [])
+    assert (len(file), file.tokens, file.lengths(slice(None)).tolist()) == (0, 0, [])
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
@@ -98,7 +98,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, start: int
         file.seek(start)
         file.write(content)
     with pytest.raises(UserError, match=rf"{message}.*; run nmt-preprocess again"):
-        opened(tmp_path / "a").lengths[:]
+        opened(tmp_path / "a").lengths(slice(None))
 
 
 @pytest.mark.parametrize("size", [0, 10, HEADER.size])
@@ -117,7 +117,7 @@ def test_forged_offsets_are_refused_by_every_read(tmp_path: Path, forged: dict[i
             index.seek(HEADER.size + 8 * place)
             index.write(struct.pack("<q", offset))
     file = opened(tmp_path / "a")
-    for read in (file.gather, file.lengths.__getitem__):
+    for read in (file.gather, file.lengths):
         with pytest.raises(UserError, match="the offsets are damaged"):
             read(np.array([sentence]))
 

@@ -19,7 +19,7 @@ from nmtkit.decoding.translation import SourcePieces, align_words, compose, word
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.serving.source_words import source_words
+from nmtkit.serving.messages import source_words
 from nmtkit.text.moses_bpe import respaced
 from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer

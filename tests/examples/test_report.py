@@ -27,7 +27,7 @@ from repository import ROOT
 from variations import ROWS, options
 
 from nmtkit import Translator
-from nmtkit.checkpoint import load_training_checkpoint, save_checkpoint
+from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.cli.train import choose_model
 from nmtkit.cli.train import main as nmt_train
 from nmtkit.model.config import TransformerConfig
@@ -179,7 +179,7 @@ def test_the_sizes_of_a_row_of_table3_are_divided_and_all_else_is_that_of_its_pr
 def test_a_row_of_table3_is_read_from_its_checkpoint(train: Train, tmp_path: Path, write: Write) -> None:
     train(tmp_path / "base/checkpoints", "--max-updates", 2, "--seed", 7)
     write("base/scores.txt", scores(30.5))
-    trained = load_training_checkpoint(path := tmp_path / "base/checkpoints/checkpoint_last.pt")
+    trained = load_checkpoint(path := tmp_path / "base/checkpoints/checkpoint_last.pt", merge=False)
     found = dict(zip(results.COLUMNS, results.result(tmp_path / "base"), strict=True))
     assert [found[name] for name in ("row", "seed", "updates", "bleu")] == ["base", 7, 2, 30.5]
     assert found["perplexity"] == f"{trained.progress['valid_ppl']:.4f}"

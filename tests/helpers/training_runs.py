@@ -15,7 +15,7 @@ from commands import TINY
 from patience import PATIENCE
 from repository import BIN
 
-from nmtkit.checkpoint import Checkpoint, Weights, load_checkpoint, load_training_checkpoint
+from nmtkit.checkpoint import Checkpoint, Weights, load_checkpoint
 from nmtkit.storage.run_files import list_checkpoints
 
 Result = subprocess.CompletedProcess[bytes]
@@ -33,7 +33,7 @@ def refused(result: Result, *words: str) -> None:
 
 def tensors(folder: Path, name: str = "checkpoint_last.pt") -> Weights:
     """All weights and the optimizer state of a checkpoint."""
-    checkpoint = load_training_checkpoint(folder / name)
+    checkpoint = load_checkpoint(folder / name, merge=False)
     return checkpoint.weights | {f"optimizer.{key}": tensor for key, tensor in (checkpoint.optimizer or {}).items()}
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import ModelConfig, TransformerConfig
@@ -146,7 +146,7 @@ def test_a_checkpoint_keeps_base_weights_and_additions_and_is_loaded_merged(
     ema = {name: torch.randn_like(weight) for name, weight in weights.items()}
     given = Checkpoint(CONFIG, as_arrays(weights), "en", "de", tokenizer, tokenizer, {}, {}, as_arrays(ema), lora)
     save_checkpoint(tmp_path / "a.pt", given)
-    separate, loaded = load_training_checkpoint(tmp_path / "a.pt"), load_checkpoint(tmp_path / "a.pt")
+    separate, loaded = load_checkpoint(tmp_path / "a.pt", merge=False), load_checkpoint(tmp_path / "a.pt")
     assert separate.lora == lora
     assert all(np.array_equal(separate.weights[name], weight) for name, weight in weights.items())
     assert loaded.lora is None

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import threading
 import time
-import unicodedata
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +34,6 @@ from nmtkit.serving.scheduler import (
     DynamicBatcher,
     Job,
     QueueFull,
-    count_characters,
 )
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -123,33 +121,6 @@ def test_a_job_of_long_lines_does_not_delay_short_ones(batcher: DynamicBatcher, 
     assert [len(texts(job)) for job in (long, nbest, huge, last)] == [9, 9, 1, 1]
     assert [len(lines) for lines in search.rounds[1:4]] == [5, 1, 5]  # 4 + huge, 1 with nbest, last + 4
     assert 4 * CHARS_PER_JOB <= CHARS_PER_ROUND < sum(map(len, search.rounds[1]))  # huge filled the round
-
-
-def test_the_characters_of_a_share_are_those_after_normalization(batcher: DynamicBatcher, search: Reverse) -> None:
-    job = batcher.submit(["\ufdfa" * (CHARS_PER_JOB // 18)] * 3, SearchConfig(), search)
-    search.may_go.set()
-    assert len(texts(job)) == 3
-    assert [len(lines) for lines in search.rounds[1:]] == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    "line", ["", "a dog", "straße ½", "\ufdfa" * 3, "\u00b4a \u2460\ufb03", "한국어", "e\u0301" * 5]
-)
-def test_counted_characters_are_at_least_those_after_normalization(line: str) -> None:
-    assert count_characters(line) >= max(len(line), len(unicodedata.normalize("NFKC", line)))
-
-
-def test_each_distinct_character_is_normalized_once_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many marks in a row would take quadratic time."""
-    normalized, normalize = list[str](), unicodedata.normalize
-
-    def noted(form: Any, character: str) -> str:
-        normalized.append(character)
-        return normalize(form, character)
-
-    monkeypatch.setattr(unicodedata, "normalize", noted)
-    assert count_characters("\u0301" * 1000 + "\u0316" * 1000) == 2000
-    assert normalized == ["\u0301", "\u0316"]
 
 
 def test_one_bad_job_does_not_fail_the_others(batcher: DynamicBatcher, search: Reverse) -> None:

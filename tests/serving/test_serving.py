@@ -186,11 +186,6 @@ def test_the_page_loads_no_external_resources(server: Server) -> None:
             413,
             "3500 characters times nbest 3 are too many: the limit is 10000",
         ),
-        (
-            b'{"text": "' + b"\\ufdfa" * 556 + b'"}',
-            413,
-            "10008 characters (after NFKC normalization) are too many: the limit is 10000",
-        ),
         (b'{"text": "' + b"x" * MAX_BODY + b'"}', 413, f"the body is too long: the limit is {MAX_BODY} bytes"),
     ],
     ids=lambda value: value[:30] if isinstance(value, bytes) else None,
@@ -312,10 +307,9 @@ def refused(run_here: Run, tiny_checkpoint: Path) -> Callable[..., str]:
     [
         (["--port", "nowhere"], "'nowhere' is not a valid int"),
         (["--cors-origin", "https://a.example/"], "--cors-origin https://a.example/ is not an origin"),
-        (["--max-connections", 9], "--max-connections was removed: use --max-queue"),
         (["--port", 0, "--alignment-layer", 9], "the model has 2 decoder layers"),
         (["--workers", 1000], "--workers 1000: each needs a core, and this process has "),
-        (["--nbest", 2], "--nbest is a field of each request"),
+        (["--nbest", 2], "it is not needed: each request asks for its n-best list"),
     ],
 )
 def test_invalid_options_are_refused(arguments: list[object], message: str, refused: Callable[..., str]) -> None:
@@ -353,11 +347,3 @@ def test_a_missing_package_is_reported_with_its_install_command(
     line = refused("--port", 0)
     assert line.startswith(f"nmt-serve: {package}")
     assert line.endswith(" is not installed: pip install starlette uvicorn prometheus-client")
-
-
-@pytest.mark.parametrize("option", ["--serve=8080", "--max_connections=9"])
-def test_nmt_generate_reports_that_the_server_moved_to_nmt_serve(option: str, run_here: Run) -> None:
-    done = run_here("nmt-generate", "--checkpoint", "a.pt", option)
-    spelling = option.partition("=")[0].replace("_", "-")
-    message = f"{spelling} moved to nmt-serve: use nmt-serve --checkpoint … --port 8080"
-    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"nmt-generate: {message}\n")

@@ -19,7 +19,7 @@ from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.tasks import Sentence
 from nmtkit.decoding.translation import translation_of
 from nmtkit.errors import UserError
-from nmtkit.serving.source_words import source_words
+from nmtkit.serving.messages import source_words
 from nmtkit.text.languages import includes, is_direction, side_names
 from nmtkit.text.tags import check_tag_apart, count_tag, tag_ids, tags_in_lines
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer

@@ -8,7 +8,7 @@ import pytest
 from commands import Run, Train
 from training_runs import OPTIONS, TRAIN, assert_near, finish, metrics, refused, start, tensors
 
-from nmtkit.checkpoint import load_checkpoint, load_training_checkpoint
+from nmtkit.checkpoint import load_checkpoint
 
 LORA = ("--lora-rank", 2, "--lr-scale", 5)
 
@@ -24,7 +24,7 @@ def test_only_the_additions_change_and_have_optimizer_state(train: Train, parent
     said = train(tmp_path / "run", "--max-updates", 3, "--init-from", parent, *LORA).stderr.decode()
     assert "of them are trained" in said
     base = load_checkpoint(parent).weights
-    checkpoint = load_training_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
+    checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt", merge=False)
     assert checkpoint.optimizer is not None
     added = checkpoint.weights.keys() - base.keys()
     assert {name.partition(".")[2] for name in checkpoint.optimizer} == added
@@ -57,7 +57,7 @@ def test_a_resumed_run_ends_with_the_bits_of_a_straight_one(
     assert any(name.startswith("optimizer.") and ".lora_a." in name for name in ours)
     assert all(np.array_equal(tensor, theirs[name]) for name, tensor in ours.items())
     path, other = (tmp_path / folder / "checkpoint_last.pt" for folder in ("stopped", "straight"))
-    ema, other_ema = load_training_checkpoint(path).ema or {}, load_training_checkpoint(other).ema or {}
+    ema, other_ema = load_checkpoint(path, merge=False).ema or {}, load_checkpoint(other, merge=False).ema or {}
     assert bool(ema) == bool(averaged)
     assert all(np.array_equal(tensor, other_ema[name]) for name, tensor in ema.items())
 
@@ -66,7 +66,7 @@ def test_an_average_is_that_of_the_merged_weights(train: Train, parent: Path, tm
     train(tmp_path / "run", "--max-updates", 4, "--save-every", 2, "--init-from", parent, *LORA)
     done = run_here("nmt-average", tmp_path / "run", "--last", 2, "--output", tmp_path / "mean.pt")
     assert done.returncode == 0, done.stderr.decode()
-    mean = load_training_checkpoint(tmp_path / "mean.pt")
+    mean = load_checkpoint(tmp_path / "mean.pt", merge=False)
     assert mean.lora is None
     two, four = (load_checkpoint(tmp_path / "run" / f"checkpoint_{update}.pt").weights for update in (2, 4))
     for name, weight in mean.weights.items():
@@ -77,7 +77,7 @@ def test_an_adapted_model_can_be_adapted_again(train: Train, parent: Path, tmp_p
     train(tmp_path / "a", "--max-updates", 2, "--init-from", parent, *LORA)
     first, second = (tmp_path / name / "checkpoint_last.pt" for name in "ab")
     train(tmp_path / "b", "--max-updates", 2, "--init-from", first, "--lora-rank", 3)
-    adapted = load_training_checkpoint(second).weights
+    adapted = load_checkpoint(second, merge=False).weights
     assert all(np.array_equal(adapted[name], weight) for name, weight in load_checkpoint(first).weights.items())
 
 
@@ -97,7 +97,7 @@ def test_a_run_does_not_resume_with_other_additions(
     ("options", "message"),
     [
         (("--lora-rank", 2), "--lora-rank adapts the weights of a model: give --init-from"),
-        (("--lora-alpha", 2), "--lora-alpha was removed from the command line"),
+        (("--lora-alpha", 2), "--lora-alpha can be set only in a --config file"),
     ],
 )
 def test_options_without_effect_are_refused(
@@ -113,7 +113,7 @@ def test_the_options_of_a_run_start_another(train: Train, parent: Path, tmp_path
     options = tmp_path / "a" / "options.json"
     assert json.loads(options.read_text())["lora"]["lora_targets"] == ["*attention*", "*inner*"]
     train(tmp_path / "b", "--config", options, "--save-dir", tmp_path / "b", "--init-from", parent)
-    names = [load_training_checkpoint(tmp_path / name / "checkpoint_last.pt").weights.keys() for name in "ab"]
+    names = [load_checkpoint(tmp_path / name / "checkpoint_last.pt", merge=False).weights.keys() for name in "ab"]
     assert names[0] == names[1]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import TINY, Train
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
 from nmtkit.training.averaging import last_checkpoints
@@ -236,7 +236,7 @@ def test_after_a_return_to_an_older_checkpoint_best_is_of_its_history(
     removed = (tmp_path / BEST).read_bytes()
     assert load_checkpoint(tmp_path / BEST).progress["update"] == 8
     return_to(6, tmp_path)
-    newest = load_training_checkpoint(tmp_path / "checkpoint_6.pt")
+    newest = load_checkpoint(tmp_path / "checkpoint_6.pt", merge=False)
     assert newest.progress["is_best"]
     if not has_best:  # as if an earlier one, which is not kept, were better
         newest.progress |= {"best": newest.progress["best"] / 2, "is_best": False}
