@@ -26,12 +26,12 @@ class PairSampling:
     """Reads the sentence pairs of a split, as --augment and --subword-sampling change them in an epoch.
 
     `rate` is the dropout rate of merges for BPE, and α for unigram; 0 keeps the segmentation. `augmentation` is the
-    value of --augment, or empty. A sentence with more than `longest` tokens with EOS stays as it is stored. Raises
+    value of --augment. A sentence with more than `longest` tokens with EOS stays as it is stored. Raises
     UserError if the dataset's tokenizer cannot do this.
     """
 
     def __init__(
-        self, dataset: Dataset, split: Split, rate: float, longest: int, seed: int, augmentation: str = ""
+        self, dataset: Dataset, split: Split, rate: float, longest: int, seed: int, augmentation: str | None = None
     ) -> None:
         self._longest, self._seed, self._dataset = longest, seed, dataset
         self._files = split.source, split.target

@@ -62,8 +62,8 @@ class BatchConfig(Config):
         help="Resample the subwords of training sentences in every epoch: BPE-dropout rate, or α of a unigram model "
         "(usually 0.1). 0: off.",
     )
-    augment: str = option(
-        "",
+    augment: str | None = option(
+        None,
         metavar="NAME=P,…",
         unset="none",
         help=f"Rewrite training pairs with these probabilities, for rough input: {', '.join(MODIFIERS)}. "

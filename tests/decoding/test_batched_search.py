@@ -29,13 +29,13 @@ def test_batches_and_buffer_are_larger_on_a_gpu_unless_they_are_given() -> None:
 
 
 def test_tasks_that_need_terms_or_the_attention_form_batches_of_their_own() -> None:
-    terms = Constraints(terms=((9,),))
+    terms = Constraints(terms=(((9,),),))
     tasks = [Task([n, 3], terms if n % 3 == 0 else Constraints(), attends=n % 4 == 0) for n in range(4, 28)]
-    batches: list[list[Task]] = []
+    searched: list[list[Task]] = []
 
-    def engine(searched: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
-        for batch in searched:
-            batches.append(batch.tasks)
+    def engine(batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
+        for batch in batches:
+            searched.append(batch.tasks)
             yield [[Hypothesis(task.source, 0.0, [])] for task in batch.tasks]
 
     sentences = [Sentence("", [], [task]) for task in tasks]
@@ -43,5 +43,5 @@ def test_tasks_that_need_terms_or_the_attention_form_batches_of_their_own() -> N
         engine, sentences, 0, lambda some: SearchBatch(some, SearchConfig()), 1000, lambda count: None
     )
     assert [nbest[0].ids for nbest in found] == [task.source for task in tasks]
-    assert sorted(map(len, batches)) == [2, 4, 6, 12]
-    assert all(len({(task.constraints.terms, task.attends) for task in batch}) == 1 for batch in batches)
+    assert sorted(map(len, searched)) == [2, 4, 6, 12]
+    assert all(len({(task.constraints.terms, task.attends) for task in batch}) == 1 for batch in searched)
