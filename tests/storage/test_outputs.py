@@ -30,7 +30,10 @@ OUTPUTS: dict[tuple[str, str], list[str]] = {
     ("generate", "--output"): ["--checkpoint", "CHECKPOINT"],
     ("generate", "--attention-html"): ["--checkpoint", "CHECKPOINT", "--output", "NEW"],
 }
-NEEDED = {("generate", "--reference"): ["--sacrebleu"], ("export", "--shortlist"): ["--to", "bergamot"]}  # by an input
+NEEDED = {  # by an input
+    ("generate", "--reference"): ["--sacrebleu"],
+    **dict.fromkeys([("export", "--shortlist"), ("export", "--int8")], ["--to", "bergamot"]),
+}
 
 
 def paths_of(name: str) -> dict[str, click.Parameter]:
