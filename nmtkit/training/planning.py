@@ -106,7 +106,7 @@ def with_plan(
         if affordable >= rule.least:
             break
     passes = min(affordable, rule.most)
-    dropout = round(rule.options["dropout"] * min(1.0, 2 * passes / rule.most), 2)
+    dropout = round(rule.options["dropout"] * min(1.0, 4 * passes / rule.most), 2)
     tokens = passes * data.tokens_per_epoch
     updates = given.get("max_updates") or max(validations, round(tokens / trial.batches.batch_tokens))
     averaging = 2 * _cost_of_validation(data) / speed  # seconds
