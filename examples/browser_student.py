@@ -1,6 +1,6 @@
 """From a corpus to a page that translates offline: a teacher, its student, and the student in the browser.
 
-The engine of the page is a package of npm. ENGINE_DIR is a folder of its unpacked files, if npm is not installed.
+The engine of the page is an npm package. Without npm, give the folder of the unpacked package as ENGINE_DIR.
 """
 
 from corpora import MULTI30K as CORPUS

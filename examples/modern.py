@@ -1,7 +1,7 @@
 """The paper's Transformer, tuned, compared with later changes at equal cost: each alone, and all of them.
 
 A grid on the validation set tunes dropout and learning rate of the first and the last model, on the first of SEEDS.
-A single change takes over the paper's choice, and Muon the last model's.
+Single changes use the choice for the first model, except Muon, which uses the choice for the last.
 """
 
 import json

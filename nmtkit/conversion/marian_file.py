@@ -166,7 +166,7 @@ def _read_binary(content: bytes) -> dict[str, NDArray[Any]]:
         if kind in (_INT8, _MARIAN_INT8):
             items[name] = _dequantized(name, shape, content[position : position + size])
         elif kind not in _DTYPES:
-            raise UserError(f"the weight {quoted(name)} has the type {kind:#x}, of one machine: import the original")
+            raise UserError(f"the weight {quoted(name)} has type {kind:#x}, which is not portable: import the original")
         else:
             items[name] = np.frombuffer(content, _DTYPES[kind], shape.prod(), position).reshape(shape).copy()
         position += size

@@ -50,7 +50,7 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
     pieces, codes = checkpoint.source.vocab.pieces, checkpoint.source.language_codes
     model, first = read_model(checkpoint.source.model)[1], min(checkpoint.source.vocab.to_ids(codes))
     if not family.has_vocabulary and any(piece.type == PieceType.UNUSED for piece in model):
-        raise UserError(f"{name} has no vocabulary that can be trimmed: use --to ctranslate2")
+        raise UserError(f"{name} cannot have a trimmed vocabulary: use --to ctranslate2")
     texts = {piece.text for piece in model}  # those added later move before the codes
     is_imported = pieces[len(SPECIALS)].startswith("<unused")  # the row of <s>, which trimming drops
     numbers = range(len(SPECIALS) + is_imported, len(pieces))

@@ -39,7 +39,8 @@ def parse(text: str) -> dict[str, float]:
         except ValueError:
             rates[name] = math.nan
         if name not in MODIFIERS or not 0 <= rates[name] <= 1:
-            raise UserError(f"--augment {text}: give default, or probabilities of {', '.join(MODIFIERS)}: upper=.07")
+            names = ", ".join(MODIFIERS)
+            raise UserError(f"--augment {text}: give default, or probabilities of {names}, such as upper=.07")
     return rates
 
 

@@ -23,7 +23,7 @@ def search_in_batches(
 
     `make_batch` creates a batch of at most `max_tokens` source tokens from tasks, see `batches_by_tokens`. Skipped
     sentences in a batch with others are still searched, because they may change the rounding of the others. Required
-    terms and the attention make a whole batch slower, so tasks that need them form batches of their own.
+    terms and the attention make a whole batch slower, so tasks that need them form separate batches.
     """
     tasks = [task for sentence in sentences for task in sentence.tasks]
     lengths = [max(len(task.source) - 1, len(task.target or ())) for task in tasks]

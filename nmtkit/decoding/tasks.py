@@ -291,9 +291,9 @@ class SentenceEncoder:
     def _spelled(
         self, words: Sequence[str], warning: str, ignore_case: bool
     ) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
-        """Yield the spellings of each word, stripped, and their ids: several to `ignore_case`.
+        """Yield the spellings of each word, stripped, with their ids. With `ignore_case`, a word has several spellings.
 
-        Spellings that need an unknown piece are omitted, and words that have no others are logged once.
+        Omits spellings that need an unknown piece. A word without other spellings is logged once.
         """
         cases = (str, str.lower, str.capitalize, str.upper) if ignore_case else (str,)
         for word in words:

@@ -305,8 +305,8 @@ class Translator:
     ) -> Generator[Translation, None, None]:
         """Translate sentences that are given as ids of the source vocabulary, without EOS, like `stream`.
 
-        Each begins with the ids of `source_tag`. No warning counts translations that are cut or repetitive: a model in
-        training has many.
+        Each begins with the ids of `source_tag`. Does not warn of truncated or repetitive translations, which are
+        frequent during training.
         """
         batches = batches or StreamConfig()
         lines = (self.request(ids, source_tag) for ids in sentences)

@@ -41,14 +41,14 @@ class AttentionWeights:
 
 
 class RecordedAttention:
-    """The attention to the source of the rows of all steps so far, one step after the other."""
+    """The attention weights (rows of all steps so far, S) to the source, in the order of the steps."""
 
     def __init__(self, source_length: int) -> None:
         self.weights = np.zeros((0, source_length), np.float32)
         self.begin = self.end = 0  # of the rows of the last step
 
     def add_step(self, rows: int) -> Floats:
-        """Return zeros (rows, S), to which a step adds its weights."""
+        """Append zeros (rows, S) for a step, and return them for the step to add its weights."""
         self.begin, self.end = self.end, self.end + rows
         if self.end > len(self.weights):
             self.weights = np.concatenate([self.weights, np.zeros((self.end, self.weights.shape[1]), np.float32)])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _model_in(module: str, name: str) -> Callable[[Any, int, int], "TranslationModel"]:
-    """Create a function that creates a model of a class in nmtkit.model, and imports it only then."""
+    """Return a function that creates a model of a class in nmtkit.model, and imports the class only when called."""
     return lambda *arguments: getattr(import_module(f"nmtkit.model.{module}"), name)(*arguments)
 
 

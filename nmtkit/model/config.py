@@ -123,7 +123,7 @@ class TransformerConfig(ModelConfig):
         None,
         choices=("ssru",),
         unset="self-attention",
-        help="Replace the decoder's self-attention by a recurrence, for faster translation. ssru: simpler simple "
+        help="Replace the decoder's self-attention with a recurrence, for faster translation. ssru: simpler simple "
         "recurrent unit (Kim et al. 2019).",
     )
     norm: str = option(

@@ -6,7 +6,7 @@ From the input x_t (D,) of position t, with c_0 = 0:
     c_t = f_t ⊙ c_{t-1} + (1 - f_t) ⊙ (x_t·W)
     y_t = max(0, c_t)
 
-All that a search keeps for a hypothesis is c_t. There is no output projection, and no bias of W, as in Marian.
+A search keeps only c_t for each hypothesis. There is no output projection, and no bias of W, as in Marian.
 """
 
 from typing import Any
@@ -52,7 +52,8 @@ class Ssru(nn.Module):
 class _Scan(torch.autograd.Function):
     """Computes c_t = a_t ⊙ c_{t-1} + b_t (…, T, D), from a_t without the first (…, T - 1, D) and b_t (…, T, D).
 
-    `longest` is the most positions after which an a_t is 0. The gradient is the same recurrence from the end.
+    Sequences have at most `longest` positions; a_t is 0 where a packed one begins. The gradient is the same recurrence
+    from the end.
     """
 
     @staticmethod

@@ -175,7 +175,7 @@ def lock(descriptor: int, name: str) -> bool:
 
 
 def fsync(path: Path) -> None:
-    """Flush a file, or the names of files in a folder, to disk. Some file systems and access rights allow no folder."""
+    """Flush a file, or the names of files in a folder, to disk. Skips folders that cannot be flushed."""
     try:
         with _descriptor(path) as descriptor:
             os.fsync(descriptor)

@@ -66,7 +66,7 @@ class BatchConfig(Config):
         None,
         metavar="NAME=P,…",
         unset="none",
-        help=f"Rewrite training pairs with these probabilities, for rough input: {', '.join(MODIFIERS)}. "
+        help=f"Rewrite training pairs with these probabilities, to learn from rough text: {', '.join(MODIFIERS)}. "
         f"default: {DEFAULT}.",
     )
 

@@ -21,9 +21,9 @@ from nmtkit.text.user_symbols import add_symbols
 
 
 def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> tuple[Weights, dict[str, Any]]:
-    """Return initial weights for a run by parameter name, and the `search` of the checkpoint that they are from.
+    """Return initial weights for a run by parameter name, and the `search` of their checkpoint.
 
-    They are the moving average of the checkpoint if it has one.
+    The weights are the moving average of the checkpoint if it has one.
 
     Weights have the shapes (…) in `model`. Low-rank additions, and rows of pieces that --user-symbol has added to the
     checkpoint's vocabulary, keep their values in `model`.

@@ -46,7 +46,7 @@ class Work:
         return list(zip(self.numbers, self.batches, strict=True))
 
     def with_exact_counts(self, share: Share, ranks: Ranks) -> "Work":
-        """Return this work with exact token counts, because sampled pairs can be counted only now. Collective."""
+        """Return this work with exact token counts, because lengths of sampled pairs are known only now. Collective."""
         datasets, mine = self.datasets, [0] * len(self.target_tokens)
         for number, batch in share:
             mine[datasets[number]] += batch.target_tokens

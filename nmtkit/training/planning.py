@@ -43,8 +43,8 @@ _COST_OF_TRAINING = 3  # passes of a validation
 
 class Rule(NamedTuple):
     """Options for corpora of up to `pairs` pairs. A model is chosen only if the time allows `least` passes over the
-    corpus; passes beyond `most` no longer improve it. Runs of less than a quarter
-    of `most` passes get less dropout, in proportion."""
+    corpus; passes beyond `most` no longer improve it. Runs of less than a quarter of `most` passes get
+    proportionally less dropout."""
 
     pairs: float
     least: float

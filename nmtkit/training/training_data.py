@@ -153,7 +153,7 @@ def _common(languages: set[str]) -> str:
 def _check_tags(datasets: Sequence[Dataset]) -> None:
     """Raise UserError if datasets with different target languages have no distinct tags, so a model confuses them.
 
-    In a dataset with several languages, the text contains the tags. Language codes begin the targets, too.
+    In a dataset with several languages, the text contains the tags. With language codes, targets begin with their code.
     """
     by_tag: dict[str, Dataset] = {}
     for dataset in datasets:
