@@ -2,7 +2,6 @@
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 from random import Random
 from types import MappingProxyType
@@ -12,7 +11,8 @@ from nmtkit.errors import UserError
 from nmtkit.text.languages import UNSPACED_LETTER
 
 DEFAULT = "upper=.07,title=.05,typos=.05,noise=.005,merge=.01,remove-end-punct=.1"
-_WORD = re.compile(r"\w[\w'’]*")
+_WORD = re.compile(r"(?<![\w./@])\w[\w'’]*(?![\w'’/@]|\.\w)")  # not a part of a URL or an address
+_END_MARKS = ".!?…。！？।"
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _WORDS_PER_TYPO = 8
 _NOISE = tuple("😀😂😉😍🙏👍🎉🔥❤★☆✓→•§©®™#*@~|")
@@ -25,7 +25,7 @@ class Pair(NamedTuple):
     target: str
 
 
-Following = Callable[[], Pair]  # reads the next pair of the corpus
+Following = Callable[[], Pair | None]  # reads the next pair of the corpus
 Modifier = Callable[[Pair, Following, Random], Pair]
 
 
@@ -50,7 +50,8 @@ def choose(rates: Mapping[str, float], random: Random) -> list[Modifier]:
 
 
 def _merge(pair: Pair, following: Following, random: Random) -> Pair:
-    return Pair(*map(_join, pair, following()))
+    after = following()
+    return Pair(*map(_join, pair, after)) if after else pair
 
 
 def _join(first: str, second: str) -> str:
@@ -88,8 +89,9 @@ def _noise(pair: Pair, following: Following, random: Random) -> Pair:
 
 
 def _remove_end_punctuation(pair: Pair, following: Following, random: Random) -> Pair:
-    stripped = Pair(*(text[:-1].rstrip() if unicodedata.category(text[-1:] or " ") == "Po" else "" for text in pair))
-    return stripped if all(stripped) else pair
+    stripped = Pair(*(text.rstrip(_END_MARKS) for text in pair))
+    both = all(short and short != text for short, text in zip(stripped, pair, strict=True))
+    return stripped if both else pair
 
 
 MODIFIERS: Mapping[str, Modifier] = MappingProxyType(

@@ -43,6 +43,7 @@ class PairSampling:
         self._tokenizers = dataset.source, dataset.target
         if augmentation and SPACE in (dataset.source.kind, dataset.target.kind):
             raise UserError("--augment needs raw text, but the dataset has segmented text: omit the option")
+        self._spaces = [tokenizer.vocab.to_ids(["▁"])[0] for tokenizer in self._tokenizers]
         self._symbols = [{*tokenizer.vocab.to_ids(tokenizer.symbols()), UNK} for tokenizer in self._tokenizers]
 
     def gather(self, epoch: int, pairs: Indices) -> tuple[Drawn, Drawn]:
@@ -50,44 +51,58 @@ class PairSampling:
         drawn: tuple[list[Ids], list[Ids]] = [], []
         stored_pairs = zip(*(_without_eos(file, pairs) for file in self._files), strict=True)
         for pair, stored in zip(pairs.tolist(), stored_pairs, strict=True):
-            changed = self._augmented(stored, epoch, pair) if self._rates else stored
+            whole = self._augmented(stored, epoch, pair) if self._rates else stored
+            segmented = whole
             if self._resegment:
                 draw = Random((self._seed << 32 | epoch) << 64 | pair).random
-                changed = tuple(each(ids, draw) for each, ids in zip(self._resegment, changed, strict=True))
-            for side, ids, before in zip(drawn, changed, stored, strict=True):
-                side.append([*(ids if len(ids) < self._longest else before), EOS])
+                segmented = tuple(each(ids, draw) for each, ids in zip(self._resegment, whole, strict=True))
+            for side, ids, best in zip(drawn, segmented, whole, strict=True):
+                side.append([*(ids if len(ids) < self._longest else best), EOS])
         return _concatenate(drawn[0]), _concatenate(drawn[1])
 
     def _augmented(self, stored: tuple[Ids, ...], epoch: int, pair: int) -> tuple[Ids, ...]:
-        """Rewrite the text of a pair, but not its tags. Pairs with other symbols or unknown pieces stay as they are."""
+        """Rewrite the text of a pair, but not its tags.
+
+        A pair that has other symbols or unknown pieces, or would become too long, stays as it is.
+        """
         random = Random(f"augment {self._seed} {epoch} {pair}")
         modifiers = choose(self._rates, random)
-        starts = [_after_tags(ids, symbols) for ids, symbols in zip(stored, self._symbols, strict=True)]
-        texts = [ids[start:] for ids, start in zip(stored, starts, strict=True)]
+        tags, texts = self._split(stored)
         if not modifiers or not all(map(set.isdisjoint, self._symbols, texts)):
             return stored
 
-        def following() -> Pair:
+        def following() -> Pair | None:
             number = np.array([(pair + 1) % len(self._files[0])])
-            sides = [_without_eos(file, number)[0] for file in self._files]
-            return self._decode(
-                [ids[_after_tags(ids, symbols) :] for ids, symbols in zip(sides, self._symbols, strict=True)]
-            )
+            next_tags, next_texts = self._split(tuple(_without_eos(file, number)[0] for file in self._files))
+            return self._decode(next_texts) if next_tags == tags else None
 
         text = self._decode(texts)
         for modify in modifiers:
             text = modify(text, following, random)
         encoded = [tokenizer.encode([side])[0] for tokenizer, side in zip(self._tokenizers, text, strict=True)]
-        if any(UNK in ids for ids in encoded):
-            return stored
-        return tuple(ids[:start] + new for ids, start, new in zip(stored, starts, encoded, strict=True))
+        changed = tuple(first + rest for first, rest in zip(tags, encoded, strict=True))
+        is_usable = all(UNK not in ids and len(ids) < self._longest for ids in changed)
+        return changed if is_usable else stored
+
+    def _split(self, pair: tuple[Ids, ...]) -> tuple[list[Ids], list[Ids]]:
+        """Split the ids of both sides into tags, with the pieces of spaces before them, and text."""
+        ends = list(map(_end_of_tags, pair, self._symbols, self._spaces))
+        return [ids[:end] for ids, end in zip(pair, ends, strict=True)], [
+            ids[end:] for ids, end in zip(pair, ends, strict=True)
+        ]
 
     def _decode(self, texts: list[Ids]) -> Pair:
         return Pair(*(tokenizer.decode(ids) for tokenizer, ids in zip(self._tokenizers, texts, strict=True)))
 
 
-def _after_tags(ids: Ids, symbols: set[int]) -> int:
-    return next((place for place, number in enumerate(ids) if number not in symbols), len(ids))
+def _end_of_tags(ids: Ids, symbols: set[int], space: int) -> int:
+    end = 0
+    for place, number in enumerate(ids, 1):
+        if number in symbols:
+            end = place
+        elif number != space:
+            break
+    return end
 
 
 def _without_eos(file: Sentences, sentences: Indices) -> list[Ids]:

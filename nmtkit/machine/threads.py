@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,10 @@ def apply_to_torch() -> None:
 
 def scheduled_seconds() -> tuple[float, float]:
     """Return how long the threads of this process ran, and how long they waited for a core; zeros if unknown."""
-    times = [path.read_text().split() for path in Path("/proc/self/task").glob("*/schedstat")]
+    times = []
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread that has ended
+            times.append(path.read_text().split())
     return sum(int(ran) for ran, _, _ in times) / 1e9, sum(int(waited) for _, waited, _ in times) / 1e9
 
 

@@ -61,6 +61,7 @@ def _tmx_pairs(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
     with open_bytes(path) as file:
         try:
             for event, element in ElementTree.iterparse(file, ("start", "end")):
+                element.tag = element.tag.rpartition("}")[2]  # without a namespace
                 if event == "start" and element.tag == "body":
                     body = element
                 elif event == "end" and element.tag == "tu":

@@ -35,7 +35,7 @@ class MemoryLimits:
     """
 
     def __init__(self, max_tokens: int) -> None:
-        self.max_tokens = max_tokens  # per side, with padding; only sampled subwords can exceed it
+        self.max_tokens = max_tokens  # per side, with padding; only sampled pairs can exceed it
         self.by_length: dict[str, int] = {}
 
     def __str__(self) -> str:

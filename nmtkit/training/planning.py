@@ -99,6 +99,8 @@ def with_plan(
         return _with(options, _recorded(recorded), given, config_from_dict(recorded["model"]))
     began, minutes, pairs = time.monotonic(), options.stop.budget_minutes, sum(map(len, data.splits))
     for rule in rules_for(pairs):
+        if given.get("optimizer", "muon") != "muon":  # the rates of the rules for Muon are higher
+            rule = rule._replace(options={**rule.options, "lr": min(rule.options["lr"], _SMALL["lr"])})
         trial = _with(options, rule.options, given)
         speed = ranks.gather(measure(trial))[0]
         available = _SHARE * 60 * minutes * speed

@@ -116,7 +116,7 @@ class RunLog:
     def _report_time_left(self, minutes: float) -> None:
         logger.info("time left: %s", duration(minutes))
         ran, waited = (now - before for now, before in zip(scheduled_seconds(), self.scheduled, strict=True))
-        if waited > _BUSY * (ran + waited):
+        if ran > 0 and waited > _BUSY * (ran + waited):
             share = 100 * waited / (ran + waited)
             logger.info("the machine is busy: training waited for a core %.0f %% of the time; see --threads", share)
         if minutes > _LONG_RUN and not self.options.stop.budget:

@@ -1,6 +1,7 @@
 """Augmentation: what each modifier does, and that a pair depends only on seed, epoch and its number."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -36,6 +37,14 @@ def modified(name: str, pair: Pair = PAIR, seed: int = 1) -> Pair:
 )
 def test_a_modifier_changes_both_texts_alike(name: str, expected: tuple[str, str]) -> None:
     assert modified(name) == expected
+
+
+def test_marks_other_than_those_of_sentences_and_parts_of_urls_stay() -> None:
+    assert modified("remove-end-punct", Pair("Growth was 5%.", "Das Wachstum war 5%")) == (
+        "Growth was 5%.",
+        "Das Wachstum war 5%",
+    )
+    assert modified("title", Pair("see www.x.de/a.", "siehe a@b.de")) == ("See www.x.de/a.", "Siehe a@b.de")
 
 
 def test_texts_without_spaces_are_merged_without_one() -> None:
@@ -90,9 +99,14 @@ def test_a_merged_pair_is_followed_by_the_next_of_the_corpus(dataset: Dataset) -
     assert list(texts(dataset, 1, [4], "merge=1")) == [Pair(*(" ".join(side) for side in zip(*stored, strict=True)))]
 
 
-def test_a_pair_that_would_become_too_long_stays_as_it_is(dataset: Dataset) -> None:
-    longest = max(dataset.split("train").source.lengths[:50].max(), dataset.split("train").target.lengths[:50].max())
-    assert list(texts(dataset, 1, list(range(50)), "merge=1", int(longest)))
+def test_a_pair_with_a_side_that_would_become_too_long_stays_as_it_is(dataset: Dataset) -> None:
+    split = dataset.split("train")
+    longest = int(max(split.source.lengths[:51].max(), split.target.lengths[:51].max()))
+    stored, merged = (list(texts(dataset, 1, list(range(51)), f"merge={rate}", longest)) for rate in (0, 1))
+    together = [Pair(*map(" ".join, zip(*two, strict=True))) for two in pairwise(stored)]
+    assert all(pair in (one, two) for pair, one, two in zip(merged, stored, together, strict=False))
+    assert merged[:50] != stored[:50]
+    assert merged[:50] != together
 
 
 def test_segmented_text_is_refused(datasets: dict[str, Path]) -> None:

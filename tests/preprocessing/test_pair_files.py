@@ -27,6 +27,7 @@ FILES = {
     "pairs.tsv.gz": gzip.compress("".join(f"{source}\t{target}\n" for source, target in PAIRS).encode()),
     "memory.TMX": tmx("<tu><tuv xml:lang='fr'><seg>x</seg></tuv></tu>" + units("deu")),
     "memory.tmx": tmx(units("de-DE"), "utf-16"),
+    "namespace.tmx": tmx(units("de")).replace(b"<tmx>", b'<tmx xmlns="http://www.lisa.org/tmx14">'),
 }
 
 

@@ -32,7 +32,8 @@ OUTPUTS: dict[tuple[str, str], list[str]] = {
 }
 NEEDED = {  # by an input
     ("generate", "--reference"): ["--sacrebleu"],
-    **dict.fromkeys([("export", "--shortlist"), ("export", "--int8")], ["--to", "bergamot"]),
+    ("export", "--shortlist"): ["--to", "bergamot"],
+    ("export", "--int8"): ["--to", "bergamot"],
 }
 
 

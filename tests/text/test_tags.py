@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from foreign_tokenizers import ENGLISH, GERMAN, FsmtFiles, MarianFiles, train_mo
 from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.corpus import Dataset
+from nmtkit.data.sampling import PairSampling
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.search import Hypothesis
@@ -249,6 +251,17 @@ def test_a_tagged_dataset_has_the_pairs_of_the_untagged_one_after_the_tag(tagged
         for i in range(len(ours)):
             assert ours.source[i].tolist() == [*tag, *theirs.source[i].tolist()]
             assert ours.target[i].tolist() == theirs.target[i].tolist()
+
+
+def test_augmentation_keeps_the_tag_and_merges_the_text_after_it(tagged_datasets: Path) -> None:
+    dataset = Dataset.open(tagged_datasets / "to-de")
+    split, tag = dataset.split("train"), tag_ids("<2de>", dataset.source)
+    stored = [dataset.source.decode(split.source[i][len(tag) : -1].tolist()) for i in range(20)]
+    sampling = PairSampling(dataset, split, 0.0, 1000, 1, "merge=1")
+    (ids, lengths), _ = sampling.gather(1, np.arange(19))
+    for sentence, (text, following) in zip(np.split(ids, np.cumsum(lengths)[:-1]), pairwise(stored), strict=True):
+        assert sentence[: len(tag)].tolist() == tag
+        assert dataset.source.decode(sentence[len(tag) : -1].tolist()) == f"{text} {following}"
 
 
 def test_a_mixture_of_languages_trains_a_model_that_translates_each_dataset(

@@ -93,6 +93,16 @@ def test_the_largest_model_is_chosen_that_passes_over_the_corpus_often_enough(
     assert ("10.0 passes over the corpus" in done.stderr.decode()) == (heads == 8)
 
 
+def test_a_plan_for_adam_has_no_learning_rate_of_muon(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "RULES", (Rule(math.inf, 0, 2, {**LINEAR, "optimizer": "muon", "lr": 4e-3}),))
+    train(tmp_path / "muon", "--budget", "10m", "--max-updates", 1)
+    train(tmp_path / "adam", "--budget", "10m", "--max-updates", 1, "--optimizer", "adam")
+    assert options_of(tmp_path / "muon")["lr"] == 4e-3
+    assert options_of(tmp_path / "adam")["lr"] == 2e-3
+
+
 def test_the_rules_cover_corpora_of_all_sizes() -> None:
     for pairs in (1, 5_000, 5_001, 10**12):
         *larger, last = rules_for(pairs)
