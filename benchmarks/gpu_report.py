@@ -52,7 +52,7 @@ def measure_part(name: str, sizes: Sizes, device: str) -> int:
 
 
 def decisions(case: Case, found: dict[str, Measurement]) -> list[str]:
-    """What follows from the measurement of a case, given those of its part."""
+    """What follows from the measurement of a case, given all measurements of its part."""
     measured, baseline = found[case.name], found.get(case.baseline)
     lines = []
     if case.goal:

@@ -190,7 +190,7 @@ def peer_cases(sizes: Sizes, device: str) -> list[Case]:
 
 
 class Part(NamedTuple):
-    """Cases that are measured within so many seconds."""
+    """Cases, and the seconds within which they are measured."""
 
     seconds: float
     cases: Callable[[Sizes, str], list[Case]]

@@ -228,7 +228,7 @@ def decode(setting: KernelSetting) -> None:
 
 
 def gemm(setting: KernelSetting) -> None:
-    """The products of a training update."""
+    """Measure the matrix products of an update."""
     rows = setting.tokens
     for heads in setting.heads:
         width = heads * HEAD

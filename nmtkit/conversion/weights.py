@@ -222,7 +222,7 @@ def are_sinusoids(table: Tensor, form: str, tolerance: float) -> bool:
 
 
 def take_positions(weights: ForeignWeights, config: TransformerConfig) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """Take fairseq's tables of learned positions, of which the first two rows are unused; see `with_positions`."""
+    """Take fairseq's tables of learned positions without their two unused first rows; see `with_positions`."""
     return with_positions(config, *(weights.take(name)[POSITION_OFFSET:] for name in POSITIONS))
 
 

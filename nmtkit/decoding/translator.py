@@ -115,8 +115,8 @@ class Translator:
     ) -> "Translator":
         """Create a translator from loaded checkpoints. Workers load the same checkpoints from `paths`.
 
-        `languages` replace those of a model with language codes, if not empty. Raises UserError for a language that the
-        model does not have.
+        `languages`, if not empty, replace the languages of a model with language codes. Raises UserError for a language
+        that the model does not have.
         """
         first = checkpoints[0]
         codes = (first.source.language_codes, first.target.language_codes)

@@ -148,8 +148,8 @@ class VocabularyConfig(Config):
     vocab_from: Path | None = option(
         None,
         metavar="PATH",
-        help="Use the vocabulary and tokenizer of this dataset or checkpoint. With those of a model such as NLLB, each "
-        "line begins with the code of its language.",
+        help="Use the vocabulary and tokenizer of this dataset or checkpoint. With a model such as NLLB, each line "
+        "begins with the code of its language.",
     )
     user_symbol: tuple[str, ...] = option(
         (),

@@ -162,7 +162,7 @@ def _backward_keys(
 
 
 class IntervalAttention(torch.autograd.Function):
-    """Self-attention to the columns of one projection, or attention to those of another.
+    """Self-attention within one projection, or attention to the columns of a different projection.
 
     Gradients have the layout of the projections, so nothing is concatenated.
     """

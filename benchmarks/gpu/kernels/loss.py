@@ -1,6 +1,6 @@
 """The kernel of `nmtkit.model.loss_kernel` with loads and stores of 16 bytes, and rows without a loss.
 
-Masks of loads and stores are those of the width alone, because Triton loads two bytes at a time under others. Rows
+Loads and stores are masked by the width alone, because Triton loads two bytes at a time under other masks. Rows
 must begin at multiples of `ALIGNED` elements.
 """
 
