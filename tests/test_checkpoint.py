@@ -143,25 +143,6 @@ def test_weights_that_do_not_fit_are_refused_and_named(
         checkpoint.build_model()
 
 
-@pytest.mark.parametrize(
-    ("weight", "kind"),
-    [
-        (np.ones(16, np.float16), "is float16"),
-        (np.ones(16, np.int8), "is int8"),
-        (torch.ones(16), "is not an array"),
-        ([1.0] * 16, "is not an array"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_weights_of_the_wrong_type_are_refused_and_named(
-    weight: Any, kind: str, make_checkpoint: MakeCheckpoint
-) -> None:
-    checkpoint, name = make_checkpoint(), "encoder.0.around_feed_forward.norm.weight"
-    checkpoint.weights = {**checkpoint.weights, name: weight}
-    with pytest.raises(UserError, match=rf"the weights do not fit the model: {name} {kind}"):
-        checkpoint.build_model()
-
-
 def test_moving_averages_must_also_fit_the_model(full: Checkpoint, tmp_path: Path) -> None:
     name = "encoder.0.feed_forward.inner.bias"
     save_checkpoint(tmp_path / "a.pt", replace(full, ema={**full.weights, name: np.zeros(3, np.float32)}))
@@ -176,23 +157,6 @@ def test_nonfinite_weights_are_named(value: float, make_checkpoint: MakeCheckpoi
     weights["decoder.1.feed_forward.outer.weight"][3, 5] = value
     with pytest.raises(UserError, match=r"^decoder\.1\.feed_forward\.outer\.weight contains NaN or infinity"):
         check_finite(weights)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"encoder_layers": 3, "decoder_layers": 1},
-        {"norm": "pre", "share_embeddings": "none", "positions": "learned"},
-        {"share_embeddings": "decoder", "d_k": 3, "d_v": 5},
-    ],
-    ids=str,
-)
-def test_the_shapes_of_a_model_are_known_without_making_it(
-    options: dict[str, Any], make_checkpoint: MakeCheckpoint
-) -> None:
-    checkpoint = make_checkpoint(**options)
-    expected = [(name, parameter.shape) for name, parameter in checkpoint.build_model().named_parameters()]
-    assert list(checkpoint.parameter_shapes().items()) == expected
 
 
 def test_the_error_for_a_model_too_large_for_the_memory_gives_its_size(

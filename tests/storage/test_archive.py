@@ -110,14 +110,6 @@ def test_unsupported_element_types_are_refused_and_named(
     assert f"{NORM} is {type_name}: nmtkit reads float32, uint8, int8" in refusal(tmp_path / "a.pt", content)
 
 
-@pytest.mark.parametrize("shape", [[15], [17], []], ids=str)
-def test_a_tensor_whose_size_does_not_match_its_shape_is_refused(
-    shape: list[int], tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    said = refusal(tmp_path / "a.pt", with_tensor(tiny_checkpoint.read_bytes(), NORM, "float32", shape, bytes(64)))
-    assert said == f"{tmp_path / 'a.pt'}: {NORM} has 64 bytes, which does not match its shape"
-
-
 def test_another_byte_order_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     members = members_of(tiny_checkpoint.read_bytes()) | {"archive/byteorder": b"big"}
     assert "byte order" in refusal(tmp_path / "a.pt", archive_of(members))

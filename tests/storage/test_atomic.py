@@ -1,7 +1,5 @@
 """Atomic writes: a result is complete or absent, and as private as the one before it."""
 
-import contextlib
-import errno
 import os
 import stat
 from collections.abc import Callable
@@ -10,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from nmtkit.errors import RunError, UserError
-from nmtkit.storage import atomic
 from nmtkit.storage.atomic import (
     check_writable,
     link_file,
@@ -95,28 +92,6 @@ def test_a_folder_that_may_not_be_replaced_is_refused_and_unchanged(
         pytest.fail("the block has begun")
 
 
-def test_a_folder_that_somebody_makes_at_the_destination_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    with pytest.raises(UserError), staged_folder(tmp_path / "folder", nothing):  # noqa: PT012
-        (tmp_path / "folder").mkdir()
-        (tmp_path / "folder/file").touch()
-    assert names(tmp_path / "folder") == ["file"]
-
-
-def test_an_interruption_between_the_two_renames_puts_the_old_folder_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def rename_and_end(path: Path, target: Path) -> None:
-        monkeypatch.undo()
-        path.rename(target)
-        raise KeyboardInterrupt
-
-    write_folder(tmp_path / "folder", "old")
-    monkeypatch.setattr(Path, "rename", rename_and_end)
-    with pytest.raises(KeyboardInterrupt):
-        write_folder(tmp_path / "folder", "new")
-    assert (names(tmp_path), (tmp_path / "folder/file").read_text()) == (["folder"], "old")
-
-
 def test_two_writers_of_one_process_id_do_not_write_into_each_other(tmp_path: Path) -> None:
     """As in two containers that share a folder, where both may be process 1."""
     with staged_file(tmp_path / "out") as file:
@@ -124,16 +99,6 @@ def test_two_writers_of_one_process_id_do_not_write_into_each_other(tmp_path: Pa
         file.write(b"whole")
         assert (tmp_path / "out").read_bytes() == b"half"
     assert (names(tmp_path), (tmp_path / "out").read_bytes()) == (["out"], b"whole")
-
-
-def test_a_result_that_another_process_finishes_meanwhile_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "out.partial").write_text("whole")
-    monkeypatch.setattr(atomic, "lock", lambda *_: (tmp_path / "out.partial").rename(tmp_path / "out"))
-    with pytest.raises(UserError, match="another process"):
-        write_resumable(tmp_path / "out")
-    assert (tmp_path / "out").read_text() == "whole"
 
 
 def test_an_empty_folder_is_used(tmp_path: Path) -> None:
@@ -213,27 +178,6 @@ def test_a_leftover_that_can_be_resumed_is_yielded_again(tmp_path: Path) -> None
     assert names(tmp_path / "folder") == ["done"]
 
 
-def test_a_leftover_is_kept_if_whether_it_can_be_resumed_cannot_be_read_now(tmp_path: Path) -> None:
-    def unreadable(folder: Path) -> bool:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with pytest.raises(KeyboardInterrupt), staged_folder(tmp_path / "folder", nothing, unreadable):
-        raise KeyboardInterrupt
-    (kept,) = names(tmp_path)
-    with pytest.raises(UserError, match="Input/output error"), staged_folder(tmp_path / "folder", nothing, unreadable):
-        pytest.fail("the block has begun")
-    assert names(tmp_path) == [kept]
-
-
-def test_a_leftover_that_another_process_removes_meanwhile_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_folder(tmp_path / "folder", "old")
-    monkeypatch.setattr(atomic, "_hidden_folders", lambda *_: [tmp_path / "removed"])
-    write_folder(tmp_path / "folder")
-    assert (names(tmp_path), (tmp_path / "folder/file").read_text()) == (["folder"], "new")
-
-
 def test_an_interrupted_output_is_kept_and_resumed(tmp_path: Path) -> None:
     for resume, before in ((False, b""), (True, b"a"), (True, b"aa"), (False, b"")):
         with pytest.raises(KeyboardInterrupt), resumable_file(tmp_path / "out", resume) as file:  # noqa: PT012
@@ -291,36 +235,6 @@ def test_a_result_of_root_keeps_its_owner(tmp_path: Path) -> None:
         os.chown(path, 12345, 54321)
         write(path)
         assert (path.stat().st_uid, path.stat().st_gid) == (12345, 54321)
-
-
-@pytest.mark.parametrize("write", [write_file, write_resumable, write_folder])
-@pytest.mark.parametrize(("missing", "mode"), [("fchown", 0o700), ("fchmod", None)])
-def test_a_result_of_another_group_or_on_a_file_system_without_permissions_is_replaced(
-    missing: str, mode: int | None, write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    write(tmp_path / "result")
-    (tmp_path / "result").chmod(0o750)
-    monkeypatch.setattr(os, missing, refuse)
-    write(tmp_path / "result")
-    assert names(tmp_path) == ["result"]
-    assert mode in (None, mode_of(tmp_path / "result"))  # the group may be another: it gets no access
-
-
-@pytest.mark.parametrize("write", [write_file, write_resumable, write_folder])
-@pytest.mark.parametrize("name", ["EINVAL", "EBADF", "ENOTSUP", "EACCES", "EIO"])
-def test_a_file_system_that_cannot_flush_folders_is_written_but_no_other_error_of_it_is_hidden(
-    name: str, write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def files_only(handle: int) -> None:
-        if stat.S_ISDIR(os.fstat(handle).st_mode):
-            raise OSError(getattr(errno, name), name)
-
-    monkeypatch.setattr(os, "fsync", files_only)
-    with pytest.raises(RunError, match=name) if name == "EIO" else contextlib.nullcontext():
-        write(tmp_path / "result")
 
 
 def test_a_second_name_is_a_hard_link_or_a_copy_where_there_are_none(tmp_path: Path) -> None:

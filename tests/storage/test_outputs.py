@@ -1,6 +1,5 @@
 """No command writes to one of its inputs, or into a dataset folder."""
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -16,8 +15,6 @@ from repository import BIN
 
 from nmtkit.cli.options import PathName
 from nmtkit.cli.start import COMMANDS, load_command
-from nmtkit.errors import UserError
-from nmtkit.storage.outputs import check_output_file
 
 # The options of each command that name an output, with the other arguments that the command needs. The folders of
 # nmt-train have a test of their own below. All other paths are inputs.
@@ -73,8 +70,9 @@ def test_every_output_of_a_command_is_known() -> None:
 def test_no_output_replaces_an_input(
     command: str, output: str, read: str, words: dict[str, str], tmp_path: Path, run_here: Run
 ) -> None:
-    """The name of the input ends in a language, as --exclude-overlap requires."""
-    victim = tmp_path / "input.en"
+    """The name of the input ends in a language, as --exclude-overlap requires; the output is a link to it."""
+    victim, link = tmp_path / "input.en", tmp_path / "link"
+    link.symlink_to(victim)
     if read == "--config":
         victim.write_text("{}")
     else:
@@ -88,7 +86,7 @@ def test_no_output_replaces_an_input(
         given = [read, *given]
         required = [word for word in required if word != read]
     before = contents(tmp_path)
-    done = run_here(f"nmt-{command}", *given, *required, *NEEDED.get((command, read), []), output, victim)
+    done = run_here(f"nmt-{command}", *given, *required, *NEEDED.get((command, read), []), output, link)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), done.stderr
     assert b"input.en is an input and would be overwritten: choose a different output" in done.stderr
     assert contents(tmp_path) == before
@@ -160,17 +158,27 @@ def test_a_folder_with_a_foreign_dataset_json_takes_outputs(
 
 @pytest.mark.skipif(not shutil.which("sh"), reason="sh is missing")
 @pytest.mark.parametrize(
-    ("command", "name"),
+    ("command", "message"),
     [
-        ("nmt-generate --checkpoint a.pt < text >> text", "stdin"),
-        ("nmt-generate --checkpoint a.pt < text > text", "stdin"),
-        ("nmt-generate --checkpoint a.pt --input text >> text", "text"),
-        ("nmt-generate --checkpoint a.pt --output out --attention-html - < text >> text", "stdin"),
-        ("nmt-score --reference other --target-lang de < text >> text", "stdin"),
-        ("nmt-score other --reference text --target-lang de >> text", "text"),
+        ("nmt-generate --checkpoint a.pt < text >> text", "stdin is also stdout"),
+        ("nmt-generate --checkpoint a.pt < text > text", "stdin is also stdout"),
+        ("nmt-generate --checkpoint a.pt --input text >> text", "text is also stdout"),
+        ("nmt-generate --checkpoint a.pt --output out --attention-html - < text >> text", "stdin is also stdout"),
+        ("nmt-score --reference other --target-lang de < text >> text", "stdin is also stdout"),
+        ("nmt-score other --reference text --target-lang de >> text", "text is also stdout"),
+        (
+            "nmt-generate --checkpoint a.pt --output text < text",
+            "text is the input from stdin and would be overwritten",
+        ),
+        (
+            "nmt-generate --checkpoint a.pt --output text < other > text",
+            "text is the file that stdout is redirected to",
+        ),
     ],
 )
-def test_an_input_that_is_stdout_is_refused(command: str, name: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_redirection_to_an_input_or_output_is_refused(
+    command: str, message: str, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     shutil.copy(tiny_checkpoint, tmp_path / "a.pt")
     for text in ("text", "other"):
         (tmp_path / text).write_text("a dog\n")
@@ -178,10 +186,8 @@ def test_an_input_that_is_stdout_is_refused(command: str, name: str, tiny_checkp
     done = subprocess.run(
         ["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"{command.split()[0]}: {name} is also stdout: redirect stdout to a different file\n",
-    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"{command.split()[0]}: {message}")
 
 
 def test_stdout_may_be_the_input_if_nothing_is_written_to_it(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -197,25 +203,3 @@ def test_stdout_may_be_the_input_if_nothing_is_written_to_it(tiny_checkpoint: Pa
             check=False,
         )
     assert (done.returncode, text.read_text()) == (0, "a dog\n"), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("descriptor", "message"),
-    [
-        (0, "text is the input from stdin and would be overwritten"),
-        (1, "text is the file that stdout is redirected to"),
-    ],
-)
-def test_an_output_that_is_stdin_or_stdout_is_refused(descriptor: int, message: str, tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_text("a dog\n")
-    before = os.dup(descriptor)
-    try:
-        with text.open("r+") as file:
-            os.dup2(file.fileno(), descriptor)
-            with pytest.raises(UserError, match=message):
-                check_output_file(text, [])
-            check_output_file(tmp_path / "other", [])
-    finally:
-        os.dup2(before, descriptor)
-        os.close(before)
