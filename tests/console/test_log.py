@@ -1,7 +1,5 @@
 """Messages and progress: on stderr only, in the form that was asked for."""
 
-import errno
-import io
 import json
 import logging
 import os
@@ -20,7 +18,7 @@ from terminals import on_terminal
 
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.console import log
-from nmtkit.console.log import LogConfig, LostReader, Progress, configure, logger, report, write_error
+from nmtkit.console.log import LogConfig, Progress, configure, logger, report, write_error
 
 NUMBERS = {"update": 1_000_000, "loss": 4.321987, "lr": 0.00012345, "tokens_per_second": 43210.9, "skipped": None}
 
@@ -106,30 +104,6 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(
     assert lines == [f"reading | lines {50 + 100 * n} | of 1000 | per_second 10" for n in (1, 2, 3, 4)]
 
 
-class FailingStream(io.StringIO):
-    def __init__(self, error: OSError) -> None:
-        super().__init__()
-        self.error = error
-
-    def write(self, text: str) -> int:
-        raise self.error
-
-
-@pytest.mark.parametrize("form", ["plain", "json", "bar"])
-def test_a_full_disk_stops_neither_messages_nor_a_bar_but_a_broken_pipe_does(
-    form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configure(LogConfig(log_format=form))
-    monkeypatch.setattr(sys, "stderr", FailingStream(OSError(errno.ENOSPC, "No space left on device")))
-    logger.info("reading")
-    with Progress("reading", total=4) as progress:
-        progress.advance()
-    write_error("command", "failed")
-    monkeypatch.setattr(sys, "stderr", FailingStream(BrokenPipeError()))
-    with pytest.raises(LostReader):
-        logger.info("reading")
-
-
 LOST_READER = """
 import threading
 from nmtkit.console.log import LogConfig, Progress, configure, logger, on_broken_pipe
@@ -192,12 +166,6 @@ def run_with_hostile(code: str) -> "subprocess.CompletedProcess[str]":
     setup = f"import sys, threading, warnings; from nmtkit.console import log; HOSTILE = {HOSTILE!r}; "
     command = [sys.executable, "-c", f"{setup}log.escape_python_messages(); {code}"]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
-def test_exception_hooks_of_other_code_are_kept() -> None:
-    code = "sys.excepthook = lambda *_: print('theirs'); log.escape_python_messages(); raise ValueError"
-    setup = "import sys; from nmtkit.console import log; "
-    assert subprocess.run([sys.executable, "-c", setup + code], stdout=subprocess.PIPE).stdout == b"theirs\n"
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,6 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
-def hostile_error() -> ValueError:
-    try:
-        raise ValueError(HOSTILE)
-    except ValueError as error:
-        return error
-
-
 @pytest.mark.parametrize(
     "text",
     [
