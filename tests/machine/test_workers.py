@@ -1,6 +1,5 @@
 """The worker pool: order, bounded reading ahead, errors, deaths."""
 
-import errno
 import json
 import os
 import signal
@@ -8,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -33,12 +31,6 @@ def late_when_zero(number: int) -> int:
 def refuse_three(number: int) -> int:
     if number == 3:
         raise UserError("three is too much")
-    return number
-
-
-def die_at_three(number: int) -> int:
-    if number == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
@@ -156,45 +148,12 @@ def test_starting_workers_leaves_the_environment_unchanged(monkeypatch: pytest.M
         assert "PYTHONSAFEPATH" not in os.environ
 
 
-def test_a_killed_worker_is_an_error() -> None:
-    with WorkerPool(2) as pool, pytest.raises(RunError, match=r"worker process died.*exit code -9"):
-        list(pool.map(die_at_three, range(10)))
-
-
 def test_a_worker_killed_between_tasks_is_noticed() -> None:
     with WorkerPool(1) as pool:
         (pid,) = pool.map(current_process, [0])
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(RunError, match="worker process died"):
             list(pool.map(abs, range(1000)))
-
-
-@pytest.mark.parametrize("moment", ["_send", "_recv"])
-def test_an_error_within_a_message_ends_the_pool(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a signal handler: a part of a message may be left in the pipe."""
-    function = getattr(Connection, moment)
-
-    def interrupted(*given: object) -> None:
-        function(*given)
-        raise TimeoutError("too slow")
-
-    with WorkerPool(2) as pool:
-        with monkeypatch.context() as alarm:
-            alarm.setattr(Connection, moment, interrupted)
-            with pytest.raises(TimeoutError, match="too slow"):
-                list(pool.map(abs, range(-20, 0)))
-        with pytest.raises(RunError, match="the worker processes were ended"):
-            list(pool.map(abs, [-1]))
-        assert not pool.is_usable
-
-
-def test_processes_that_cannot_be_started_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(process: object) -> None:
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", refuse)
-    with pytest.raises(RunError, match=r"only 0 of 2 --workers could be started \(Cannot allocate memory\)"):
-        WorkerPool(2)
 
 
 def current_process(_: int) -> int:
