@@ -21,10 +21,7 @@ from nmtkit.checkpoint import save_checkpoint
 from nmtkit.errors import RunError, UserError
 from nmtkit.training.averaging import last_checkpoints
 from nmtkit.training.gradient import UpdateGradient
-from nmtkit.training.saving import Saver
 from nmtkit.training.validation import Validator
-
-Command = Callable[..., list[str]]
 
 END = 360  # updates of the run that the faults below disturb
 VALIDATE, LOG = 20, 4  # every so many updates; before each validation there is a log line
@@ -82,7 +79,7 @@ def test_a_signal_stops_the_run_after_its_update_with_a_checkpoint(
 
 
 def test_a_checkpoint_that_a_signal_saves_between_fixed_updates_is_not_averaged(
-    undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
+    datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     words = command(datasets, tmp_path, "--save-minutes", 0, "--keep-last", 3)
     with running(words) as process:
@@ -234,19 +231,6 @@ def test_a_failed_checkpoint_write_is_retried_at_the_next_save(
     assert updates(tmp_path) == [2, 8, 12]
 
 
-def test_too_many_consecutive_failed_saves_stop_the_run(
-    full: set[int], train: Callable[..., Result], tmp_path: Path
-) -> None:
-    full |= set(range(3, 100))
-    result = train("--max-updates", 50, "--save-every", 1)
-    assert result.returncode == 1
-    *_, line = result.stderr.decode().splitlines()
-    assert line.startswith("nmt-train: cannot write")
-    assert "No space left" in line
-    assert updates(tmp_path) == [1, 2]
-    assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 6))
-
-
 def test_weights_that_are_not_finite_are_never_saved(train: Callable[..., Result], tmp_path: Path) -> None:
     assert train("--max-updates", 2, "--save-every", 1).returncode == 0
     diverging = ("--lr-schedule", "constant", "--lr", 1e38, "--weight-decay", 10, "--warmup-updates", 1)
@@ -331,18 +315,3 @@ def test_metrics_have_no_gap_after_a_temporarily_full_disk(
     assert result.returncode == 0
     assert result.stderr.decode().count("kept for the next attempt") == 3
     assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 13))
-
-
-def test_a_run_continues_when_its_metrics_are_removed(
-    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def save_and_remove(self: Saver, *arguments: Any, **options: Any) -> None:
-        save(self, *arguments, **options)
-        (tmp_path / "metrics.jsonl").unlink()
-
-    save = Saver.save
-    monkeypatch.setattr(Saver, "save", save_and_remove)
-    result = train("--max-updates", 6, "--save-every", 2, "--keep-last", 9)
-    assert result.returncode == 0
-    assert b"cannot be written" not in result.stderr
-    assert sorted(path.name for path in tmp_path.glob("checkpoint_?.pt")) == [f"checkpoint_{n}.pt" for n in (2, 4, 6)]

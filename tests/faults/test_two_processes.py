@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from faults import TEXT, Faulty
 
-from nmtkit.errors import UserError
 from nmtkit.storage.atomic import resumable_file, staged_folder
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.save_dir import SaveDir
@@ -36,20 +35,6 @@ def test_a_result_that_another_process_is_writing_is_refused(
         assert str(result) in refused.last_line
         assert sorted(tmp_path.rglob("*")) == before
     assert faulty(command, *words, input=TEXT).code == 0
-
-
-def test_the_folder_of_a_process_at_work_is_not_taken_for_a_leftover(tmp_path: Path) -> None:
-    def everything(folder: Path) -> bool:
-        return True
-
-    with staged_folder(tmp_path / "folder", everything) as staging:
-        (staging / "file").write_text("first")
-        with (
-            pytest.raises(UserError, match="another process"),
-            staged_folder(tmp_path / "folder", everything, everything),
-        ):
-            raise AssertionError
-    assert (tmp_path / "folder/file").read_text() == "first"
 
 
 @pytest.mark.parametrize("command", ["nmt-preprocess", "nmt-generate", "nmt-train"])
