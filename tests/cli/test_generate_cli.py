@@ -288,17 +288,6 @@ def test_a_missing_file_is_reported_before_torch_is_imported(tiny_checkpoint: Pa
         assert done.stderr.endswith(f": cannot read {tmp_path / 'none'}: No such file or directory\n")
 
 
-def test_output_is_complete_or_absent(generate: Run, tmp_path: Path) -> None:
-    output = tmp_path / "out.de"
-    output.write_text("what was there", encoding="utf-8")
-    source = tmp_path / "input.en.gz"
-    source.write_bytes(b"this is no gzip file")
-    refused(generate("--input", source, "--output", output), "input.en.gz")
-    assert output.read_text(encoding="utf-8") == "what was there"
-    assert {path.name for path in tmp_path.iterdir()} == {"out.de", "input.en.gz"}
-    assert generate("--output", "/dev/null", input=b"a dog\n").returncode == 0
-
-
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is missing")
 @pytest.mark.parametrize("pipe", ["/dev/stdout", ">(cat)"])
 def test_an_output_of_the_shell_is_written_directly(pipe: str, generate: Run, tiny_checkpoint: Path) -> None:
@@ -312,19 +301,6 @@ def test_an_output_of_the_shell_is_written_directly(pipe: str, generate: Run, ti
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == generate(input=b"a dog\n").stdout
-
-
-@pytest.mark.parametrize("read", ["--input", "--checkpoint"])
-@pytest.mark.parametrize("written", ["--output", "--attention-html"])
-def test_an_input_file_is_not_overwritten_by_an_output(run_here: Run, tmp_path: Path, read: str, written: str) -> None:
-    (tmp_path / "text").write_text("a dog\n")
-    (tmp_path / "link").symlink_to("text")
-    checkpoint = [] if read == "--checkpoint" else ["--checkpoint", "a.pt"]
-    refused(
-        run_here("nmt-generate", *checkpoint, read, tmp_path / "text", written, tmp_path / "link"),
-        "text is an input and would be overwritten",
-    )
-    assert (tmp_path / "text").read_text() == "a dog\n"
 
 
 def test_unknown_source_tokens_are_reported_and_many_give_a_warning(

@@ -65,14 +65,6 @@ def test_banned_words_do_not_occur_in_the_output(generate: Run) -> None:
         assert (word in other.split()) != is_banned
 
 
-def test_outputs_respect_min_len_and_no_repeat_ngram(generate: Run) -> None:
-    for kind in ((), ("--sampling",)):
-        rows = lines_of(generate("--format", "jsonl", "--min-len", 4, "--no-repeat-ngram", 1, *kind, input=LINES))
-        tokens = [json.loads(row)["hypotheses"][0]["tokens"] for row in rows]
-        assert [len(pieces) >= 5 for pieces in tokens] == [True, False, True, True]
-        assert all(len(set(pieces)) == len(pieces) for pieces in tokens)
-
-
 # Beside the input ------------------------------------------------------------------------------------------------
 
 

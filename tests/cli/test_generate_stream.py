@@ -1,13 +1,11 @@
 """nmt-generate in a pipeline: it answers what has come, and whatever ends it, nothing is lost or doubled."""
 
 import contextlib
-import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -274,50 +272,3 @@ def test_a_lost_or_doubled_line_is_an_error(
     assert done.returncode == 1
     assert f"{len(LINES)} lines were read, but" in done.stderr.decode().splitlines()[-1]
     assert not (tmp_path / "out.de").exists()
-
-
-def without_blocking(end: int) -> int:
-    """Make a pipe non-blocking, as one that is shared with a program such as Node.js."""
-    os.set_blocking(end, False)
-    return end
-
-
-def test_a_pause_of_a_non_blocking_stdin_is_not_its_end(
-    start: Callable[..., "subprocess.Popen[bytes]"], expected: bytes
-) -> None:
-    read, write = os.pipe()
-    process = start(stdin=without_blocking(read))
-    os.close(read)
-    assert process.stdout
-    with os.fdopen(write, "wb", buffering=0) as stdin:
-        stdin.write(TEXT[:70])
-        first = process.stdout.readline()  # it has read all that has come, and waits for more
-        stdin.write(TEXT[70:])
-    assert first + process.stdout.read() == expected
-    assert process.wait() == 0
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_non_blocking_stdout_with_a_slow_reader_gets_every_line(
-    unbuffered: str, start: Callable[..., "subprocess.Popen[bytes]"], expected: bytes
-) -> None:
-    read, write = os.pipe()
-    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
-    process = start(stdout=without_blocking(write), env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
-    os.close(write)
-    assert process.stdin
-    process.stdin.write(TEXT * 5)  # its translations do not fit into the pipe
-    process.stdin.close()
-    with os.fdopen(read, "rb") as stdout:
-        while True:  # until the pipe is full, or all is written
-            before = pending(read)
-            time.sleep(0.2)
-            if pending(read) == before and before:
-                break
-        assert stdout.read() == expected * 5
-    assert process.wait() == 0
-
-
-def pending(pipe: int) -> int:
-    """The number of bytes that a pipe holds."""
-    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -3,18 +3,15 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from commands import TINY, Run, Train
-from repository import BIN
+from commands import Run, Train
 from torch import Tensor
-from training_runs import DROPOUT, TIMES, assert_same_end, environment, metrics, refused, tensors, updates
+from training_runs import DROPOUT, TIMES, assert_same_end, metrics, refused, tensors, updates
 
 from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.data import batching
@@ -151,14 +148,6 @@ def test_a_run_resumed_several_times_ends_like_an_uninterrupted_run(
         for row, other in zip(rows, expected, strict=True):
             for name in row.keys() - TIMES:
                 assert row[name] == other[name]
-
-
-def test_a_resumed_run_in_bf16_ends_like_an_uninterrupted_run(train: Train, tmp_path: Path) -> None:
-    options = ("--precision", "bf16", "--dropout", 0.1, "--validate-every", 3)
-    train(tmp_path / "straight", "--max-updates", 6, *options)
-    for end in (3, 6):
-        train(tmp_path / "run", "--max-updates", end, *options)
-    assert_same_end(tmp_path / "run", tmp_path / "straight")
 
 
 def test_a_restart_repairs_outdated_checkpoint_last_and_checkpoint_best(train: Train, tmp_path: Path) -> None:
@@ -318,19 +307,6 @@ def test_options_that_need_a_validation_split_are_refused_without_one(
     assert not metrics(tmp_path / "run", "valid")
 
 
-@pytest.mark.parametrize("name", ["train.en.bin", "spm.model", "dataset.json"])
-def test_a_dataset_with_one_byte_changed_is_refused(
-    name: str, train: Train, datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    shutil.copytree(datasets["joined"], tmp_path / "data")
-    path = tmp_path / "data" / name
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    refused(train(tmp_path / "run", dataset=tmp_path / "data", code=2), str(path))
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_save_dir_that_cannot_be_created_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here already")
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
@@ -357,13 +333,6 @@ def test_a_run_resumes_from_checkpoint_last_if_it_is_newest_and_intact(
     said = train(tmp_path, "--max-updates", 3).stderr.decode()
     assert f"resuming after update {1 if is_damaged else 2}" in said
     assert updates(tmp_path) == ([1, 3] if is_damaged else [1, 2, 3])
-
-
-def test_a_dataset_is_refused_as_save_dir(train: Train, datasets: dict[str, Path]) -> None:
-    before = sorted(datasets["joined"].iterdir())
-    refused(train(datasets["joined"], code=2), f"--save-dir {datasets['joined']} is a dataset", "choose a different")
-    refused(train(datasets["joined"], "--dry-run", code=2), "is a dataset")
-    assert sorted(datasets["joined"].iterdir()) == before
 
 
 def test_a_refused_initial_checkpoint_leaves_no_save_dir(train: Train, tmp_path: Path, tiny_checkpoint: Path) -> None:
@@ -426,16 +395,7 @@ def test_a_run_that_diverges_before_its_first_checkpoint_says_that_it_has_none(t
     assert "it has no earlier checkpoint" in error
 
 
-# As a process of its own
-
-
-@pytest.mark.slow
-def test_training_runs_under_torchrun(datasets: dict[str, Path], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 1, BIN / "nmt-train"]
-    command += [datasets["joined"], "--save-dir", tmp_path, *TINY, "--max-updates", 2]
-    done = subprocess.run([str(word) for word in command], capture_output=True, env=environment(), check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    assert updates(tmp_path) == [2]
+# Options
 
 
 @pytest.mark.parametrize(
