@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
-from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
+from nmtkit.model.flops import peak_flops, training_flops
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.loss import projected_cross_entropy
@@ -68,13 +68,6 @@ def test_an_attention_window_makes_the_cost_linear_in_the_length() -> None:
     short, longer, longest = (config.forward_flops(W, lengths(n), lengths(1)) for n in (100, 200, 300))
     assert longest - longer == longer - short
     assert short < TransformerConfig(**SIZES).forward_flops(W, lengths(100), lengths(1))
-
-
-def test_training_costs_match_table_2_of_the_paper() -> None:
-    rates = rates_of("Tesla P100-SXM2-16GB")
-    assert rates is not None
-    assert table2_flops(12 * 3600, 8, rates.single * 1e12) == pytest.approx(3.3e18, rel=0.01)
-    assert table2_flops(3.5 * 86400, 8, rates.single * 1e12) == pytest.approx(2.3e19, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nmtkit.model.attention import rotate
-from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 from nmtkit.model.sinusoids import sinusoid_table
 from nmtkit.model.transformer import Transformer
@@ -145,11 +144,6 @@ def test_the_product_of_rotated_vectors_depends_only_on_the_distance_of_their_po
 
 def test_a_model_without_biases_has_none() -> None:
     assert not [name for name, _ in make(bias=False, norm="pre").named_parameters() if "bias" in name]
-
-
-def test_old_options_mean_the_model_that_they_meant() -> None:
-    before = {name: value for name, value in TransformerConfig().to_dict().items() if name not in ("norm_type", "bias")}
-    assert TransformerConfig.from_dict(before) == TransformerConfig()
 
 
 @pytest.mark.parametrize("size", ["", "_small", "_tiny"])

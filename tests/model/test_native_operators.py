@@ -273,12 +273,3 @@ def test_attention_does_not_depend_on_the_number_of_threads(kind: torch.dtype) -
         results.append(run(lambda x: layer._attend(x, None, None), [draw(20, 9, 36)], kind))
     torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-def test_longer_sentences_and_other_number_formats_are_left_to_torch() -> None:
-    assert short_attention.serves((torch.zeros(1, short_attention._LONGEST, 9),), None)
-    assert not short_attention.serves((torch.zeros(1, short_attention._LONGEST + 1, 9),), None)
-    assert short_attention.serves((torch.zeros(1, 4, 9, dtype=torch.bfloat16),), None)
-    assert not short_attention.serves((torch.zeros(1, 4, 9, dtype=torch.float16),), None)
-    assert not short_attention.serves((torch.zeros(1, 4, 9), torch.zeros(1, 4, 9, dtype=torch.bfloat16)), None)
-    assert not short_attention.serves((torch.zeros(1, 4, 9, device="meta"),), None)

@@ -208,21 +208,6 @@ def test_invalid_sizes_are_refused(changes: dict[str, Any], message: str) -> Non
         make(**changes)
 
 
-def test_a_sequence_beyond_the_learned_positions_is_refused() -> None:
-    model = make(positions="learned", max_positions=6)
-    model.encode(*with_lengths(sentences(6)))
-    with pytest.raises(UserError, match="7 tokens exceeds the 6 learned positions"):
-        model.encode(*with_lengths(sentences(7)))
-
-
-def test_bfloat16_is_close_to_single_precision() -> None:
-    model = make().float()
-    src, tgt_in = sentences(9, 4), sentences(8, 8, seed=1)
-    expected = model(*with_lengths(src), tgt_in).log_softmax(-1)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert_close(model(*with_lengths(src), tgt_in).float().log_softmax(-1), expected, atol=0.15, rtol=0)
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("training", [True, False])
 def test_the_encoder_uses_lengths_instead_of_padding_ids(training: bool) -> None:
