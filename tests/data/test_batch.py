@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch import collate
 from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.corpus import Split
 from nmtkit.data.padding import pad
@@ -32,15 +32,6 @@ def test_a_batch_has_padded_pairs_and_a_shifted_target(tmp_path: Path) -> None:
     some = batch.rows(slice(1, 3))
     assert (some.source_lengths.tolist(), some.target_lengths.tolist(), some.target_tokens) == ([3, 1], [2, 4], 6)
     assert {t.dtype for t in (batch.src, batch.tgt_in, batch.tgt_out)} == {torch.int64}
-
-
-def test_moving_a_batch_keeps_all_of_it(tmp_path: Path) -> None:
-    split = make_split(tmp_path, [[5, EOS]], [[8, EOS]])
-    batch = collate(split, np.array([0]))
-    moved = batch.to(torch.device("cpu"))
-    assert isinstance(moved, Batch)
-    assert moved.src.tolist() == batch.src.tolist()
-    assert (moved.source_tokens, moved.target_tokens) == (2, 2)
 
 
 def test_rows_are_padded_to_the_longest_and_their_lengths_returned() -> None:

@@ -72,14 +72,6 @@ def test_a_file_is_mapped_privately_for_file_systems_without_shared_maps(tmp_pat
     assert [line.split()[1] for line in maps if line.endswith(str(tmp_path / "file"))] == ["r--p"]
 
 
-def test_a_failed_write_leaves_no_readable_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), TokenFileWriter(tmp_path / "a", 10) as writer:  # noqa: PT012
-        writer.write(np.array([4, 3], np.uint16), np.array([2], np.int32))
-        raise KeyboardInterrupt
-    with pytest.raises(UserError, match=r"a\.idx: \d+ bytes do not fit 0 sentences"):
-        opened(tmp_path / "a")
-
-
 @pytest.mark.parametrize(
     ("name", "start", "content", "message"),
     [

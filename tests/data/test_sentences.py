@@ -1,15 +1,13 @@
 """The sentences of one side in several token files."""
 
 import resource
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nmtkit.data.binary import HEADER, TokenFileWriter
+from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.sentences import Sentences
-from nmtkit.errors import UserError
 from nmtkit.text.vocabulary import EOS
 
 COUNT = 50
@@ -48,24 +46,6 @@ def test_every_slice_of_the_lengths_is_that_of_one_file(tmp_path: Path) -> None:
         for last in range(COUNT + 2):
             assert many.lengths[first:last].tolist() == one.lengths[first:last].tolist()
             assert many.lengths[first:last].dtype == np.int32
-
-
-def test_a_damaged_file_among_several_is_named(tmp_path: Path) -> None:
-    many = stored(tmp_path, 10, 20, COUNT)
-    with (tmp_path / "3.20.idx").open("r+b") as file:
-        file.seek(HEADER.size + 8)
-        file.write(struct.pack("<Q", 2**62))
-    with (tmp_path / "3.50.bin").open("r+b") as file:
-        file.write(struct.pack("<H", 200))
-    assert many.lengths[0:10].min() > 0
-    for lengths in (slice(5, 15), np.array([3, 10])):
-        with pytest.raises(UserError, match=r"3\.20\.idx: the offsets are damaged"):
-            many.lengths[lengths]
-    with pytest.raises(UserError, match=r"3\.50\.bin: sentence 0 has the id 200"):
-        many.gather(np.array([1, 20]))
-    (tmp_path / "3.10.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"3\.10\.bin: 0 bytes do not fit"):
-        Sentences([tmp_path / "3.10"], 100)
 
 
 def test_more_shards_than_the_soft_limit_of_open_files_are_read(tmp_path: Path) -> None:

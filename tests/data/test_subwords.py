@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_runs import OPTIONS, TRAIN, assert_near, finish, start
 
-from nmtkit.data import subwords
 from nmtkit.data.batching import START, DataPosition
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.mixture import BEGINNING, Mixture, MixturePosition
@@ -158,16 +156,6 @@ def test_a_text_that_the_pieces_cannot_spell_has_no_sample() -> None:
     assert UnigramSampling(scores, 0.5)("abdb", random.Random(1).random) is None
 
 
-def test_the_cache_stays_bounded_even_without_new_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subwords, "_MAX_CACHED", 20)
-    segment, draw, sizes = BPEDropout(SCORES, 0.5), random.Random(1).random, []
-    for _ in range(200):
-        for text in ("abcdabcd", "aabcaabc"):
-            segment(text, draw)
-            sizes.append(segment._states)
-    assert 20 < max(sizes) <= 20 + len("abcdabcd")
-
-
 # --- the pairs of a dataset
 
 
@@ -198,17 +186,6 @@ def test_a_sampled_segmentation_depends_only_on_seed_epoch_and_sentence(dataset:
     ]
     for changed in (drawn(sampling(dataset), 4, pairs), drawn(sampling(dataset, seed=2), 3, pairs)):
         assert sum(ours != theirs for ours, theirs in zip(whole, changed, strict=True)) > 150
-
-
-def test_sampling_keeps_the_text_of_a_pair(dataset: Dataset) -> None:
-    split = dataset.split("train")
-    for number, (source, target) in enumerate(drawn(sampling(dataset), 1, range(len(split)))):
-        for tokenizer, ids, stored in (
-            (dataset.source, source, split.source[number]),
-            (dataset.target, target, split.target[number]),
-        ):
-            assert ids[-1] == stored[-1]
-            assert tokenizer.decode(ids[:-1]) == tokenizer.decode(stored[:-1].tolist())
 
 
 def test_a_sentence_that_would_become_too_long_keeps_its_stored_segmentation(dataset: Dataset) -> None:
@@ -284,11 +261,3 @@ def test_token_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
     assert target_tokens == sum(int((batch.tgt_out != PAD).sum()) for _, batch in share) > sum(work.target_tokens)
     assert counted.tokens == target_tokens + sum(int((batch.src != PAD).sum()) for _, batch in share)
     assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for _, batch in share)
-
-
-@pytest.mark.slow
-def test_a_run_with_sampled_subwords_is_the_same_on_two_ranks(datasets: dict[str, Path], tmp_path: Path) -> None:
-    options = (*OPTIONS, "--subword-sampling", 0.2, "--max-tokens", 100, "--max-updates", 20)
-    for ranks in (1, 2):
-        finish(start(ranks, TRAIN, datasets["joined"], "--save-dir", tmp_path / str(ranks), *options))
-    assert_near(tmp_path / "1", tmp_path / "2")
