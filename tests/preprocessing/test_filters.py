@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nmtkit.errors import UserError
-from nmtkit.preprocessing.config import REASONS, CleaningConfig
+from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.dedup import normal_form
-from nmtkit.preprocessing.filters import Overlap, enabled_filters, make_marker
+from nmtkit.preprocessing.filters import make_marker
 from nmtkit.preprocessing.reasons import KEPT, MARKS
 
 # options, reason, and pairs: those that the filter drops, and those that it keeps
@@ -47,26 +47,6 @@ def test_a_filter_drops_these_pairs_and_keeps_those(case: str) -> None:
     options, reason, dropped, kept = CASES[case]
     assert marks(dropped, options) == [MARKS[reason]] * len(dropped)
     assert marks(kept, options) == [KEPT] * len(kept)
-
-
-def test_the_filters_are_in_the_order_of_the_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_fasttext(monkeypatch)
-    (tmp_path / "model").touch()
-    config = CleaningConfig(
-        **{name: value for options, *_ in CASES.values() for name, value in options.items()},
-        langid_model=tmp_path / "model",
-    )
-    names = [reason for reason, _ in enabled_filters(config, ("en", "de"), Overlap(frozenset(), frozenset()))]
-    assert names == [reason for reason in REASONS if reason not in ("empty", "duplicate", "too long", "ratio")]
-
-
-def test_a_blank_side_is_empty_whatever_the_filters() -> None:
-    pairs = [("", ""), ("x", " \t"), ("\u3000", "x")]
-    assert marks(pairs, {"drop_identical": True, "source_script": ("Han",)}) == [MARKS["empty"]] * 3
-
-
-def test_without_options_there_are_no_marks() -> None:
-    assert make_marker(CleaningConfig(), ("en", "de")) is None
 
 
 @pytest.mark.parametrize("script", ["Klingon", "L&&N"])

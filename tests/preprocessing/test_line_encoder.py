@@ -143,15 +143,6 @@ def test_a_full_cache_keeps_words_that_are_used_and_forgets_others(monkeypatch: 
     assert counts == [1, 2, 1, 1]
 
 
-@compiled
-def test_words_that_were_not_encoded_because_of_an_error_are_encoded_later() -> None:
-    tokenizer = WatchedTokenizer()
-    encoder = LineEncoder(tokenizer)
-    with pytest.raises(RuntimeError):
-        encoder(b"the dog forbidden\n")
-    check_watched(encoder, ["the dog"])
-
-
 def test_without_the_compiled_cache_the_ids_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_encoder, "_words", None)
     tokenizer = SentencePieceTokenizer(train(model_type="bpe"))

@@ -24,8 +24,8 @@ from patience import PATIENCE
 from repository import BIN
 
 from nmtkit.data.corpus import Dataset, Split
-from nmtkit.errors import RunError, UserError
-from nmtkit.preprocessing import dedup, pipeline
+from nmtkit.errors import UserError
+from nmtkit.preprocessing import dedup
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import HASH, hash_pairs
 from nmtkit.preprocessing.learning import sample_positions
@@ -320,13 +320,13 @@ def test_the_command_prints_a_summary(corpus: Path, run_command: Run) -> None:
     assert events["test"]["en tokens"] == dataset.summaries["test"].tokens["en"]
 
 
-def test_a_second_run_gives_the_same_dataset_and_bad_input_does_not_change_it(corpus: Path, run_command: Run) -> None:
-    assert run_command("nmt-preprocess", *arguments(corpus)).returncode == 0
+def test_a_second_run_gives_the_same_dataset_and_bad_input_does_not_change_it(corpus: Path, run_here: Run) -> None:
+    assert run_here("nmt-preprocess", *arguments(corpus)).returncode == 0
     first = contents(corpus / "dataset")
-    assert run_command("nmt-preprocess", *arguments(corpus)).returncode == 0
+    assert run_here("nmt-preprocess", *arguments(corpus)).returncode == 0
     assert contents(corpus / "dataset") == first
     (corpus / "test.de").write_bytes(b"\xff\n" * 20)
-    assert run_command("nmt-preprocess", *arguments(corpus)).returncode == 2
+    assert run_here("nmt-preprocess", *arguments(corpus)).returncode == 2
     assert contents(corpus / "dataset") == first
     assert not [path for path in corpus.iterdir() if path.name.startswith(".")]
 
@@ -377,7 +377,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input_gives_a_one_line_error_and_no_dataset(corpus: Path, run_command: Run, case: str) -> None:
+def test_bad_input_gives_a_one_line_error_and_no_dataset(corpus: Path, run_here: Run, case: str) -> None:
     changes, more, message = BAD_INPUT[case]
     for name, content in changes.items():
         path = corpus / name
@@ -388,7 +388,7 @@ def test_bad_input_gives_a_one_line_error_and_no_dataset(corpus: Path, run_comma
             path.write_bytes(content)
     before = sorted(corpus.rglob("*"))
     options = [part.format(folder=corpus) for part in more]
-    done = run_command("nmt-preprocess", *arguments(corpus, "--quiet", *options))
+    done = run_here("nmt-preprocess", *arguments(corpus, "--quiet", *options))
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.count(b"\n") == 1
     assert re.match(f"nmt-preprocess: .*{message}", done.stderr.decode())
@@ -404,8 +404,8 @@ IDLE_OPTIONS = [
 
 
 @pytest.mark.parametrize(("options", "named"), IDLE_OPTIONS, ids=[options for options, _ in IDLE_OPTIONS])
-def test_an_option_without_effect_is_refused(corpus: Path, run_command: Run, options: str, named: str) -> None:
-    done = run_command("nmt-preprocess", *arguments(corpus, *options.split()))
+def test_an_option_without_effect_is_refused(corpus: Path, run_here: Run, options: str, named: str) -> None:
+    done = run_here("nmt-preprocess", *arguments(corpus, *options.split()))
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
     assert done.stderr.decode().startswith(f"nmt-preprocess: {named.split()[0]} has no effect ")
 
@@ -497,26 +497,6 @@ def test_a_killed_worker_gives_exit_code_1_and_no_dataset(corpus: Path, long_run
     assert (long_run.returncode, errors.count(b"\n")) == (1, 1)
     assert b"a worker process died (exit code -9" in errors
     assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
-
-
-@pytest.mark.parametrize(
-    ("step", "change"),
-    [("write_tokenizers", lambda path: path.write_text(path.read_text().upper())), ("_second_pass", Path.unlink)],
-    ids=["changed between the passes", "removed after them"],
-)
-def test_text_that_changes_while_it_is_read_makes_no_dataset(
-    step: str, change: Callable[[Path], object], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def change_text(*arguments: Any) -> None:
-        original(*arguments)
-        change(corpus / "train.en")
-
-    original = getattr(pipeline, step)
-    monkeypatch.setattr(pipeline, step, change_text)
-    files = FilesConfig(source_lang="en", target_lang="de", trainpref=(str(corpus / "train"),), destdir=tmp_path / "d")
-    with pytest.raises(RunError, match=r"train\.en changed while it was read: run the command again"):
-        preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
-    assert not (tmp_path / "d").exists()
 
 
 def test_pairs_that_differ_only_in_the_boundary_between_the_sides_are_no_duplicates(tmp_path: Path) -> None:

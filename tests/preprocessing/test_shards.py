@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from nmtkit.data.corpus import Dataset
-from nmtkit.data.description import write_description
-from nmtkit.errors import RunError, UserError
-from nmtkit.preprocessing import pipeline, progress
+from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import EncodedBlock
 from nmtkit.preprocessing.pipeline import preprocess
@@ -227,39 +225,6 @@ def test_a_run_starts_over_if_a_file_of_the_unfinished_dataset_is_damaged(
     assert made == contents(make(prefix, "straight", "300", cleaning).folder)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "null", "{}", '{"task": 1, "sha256": 2}'])
-def test_content_that_is_no_progress_counts_as_damage(
-    content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "progress.json").write_text(content)
-    assert SavedProgress.load(tmp_path, "task") is None
-    assert len(caplog.messages) == 1
-
-
-def test_a_changed_number_counts_as_damage_and_progress_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    SavedProgress("task", {"train": 20}).save(tmp_path)
-    assert SavedProgress.load(tmp_path, "task") is not None
-    path = tmp_path / "progress.json"
-    path.write_text(path.read_text().replace("20", "21"))
-    assert SavedProgress.load(tmp_path, "task") is None
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(OSError, match="directory"):  # as an I/O error: the run would start over
-        SavedProgress.load(tmp_path, "task")
-
-
-def test_a_dataset_is_verified_before_it_replaces_an_earlier_one(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_and_truncate(folder: Path, *arguments: Any) -> None:
-        write_description(folder, *arguments)
-        os.truncate(folder / "train.00000.en.bin", 10)
-
-    earlier = contents(make(prefix, "data", "300").folder)
-    monkeypatch.setattr(pipeline, "write_description", write_and_truncate)
-    with pytest.raises(RunError, match=r"train\.00000\.en\.bin"):
-        make(prefix, "data", "400")
-    assert contents(Path(prefix, "data")) == earlier
-
-
 def test_a_resumed_run_removes_everything_written_after_the_last_save(
     prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,17 +237,3 @@ def test_a_resumed_run_removes_everything_written_after_the_last_save(
         made = contents(make(prefix, "killed", "300").folder)
     assert "resuming after 5 shards of train" in caplog.messages
     assert made == contents(make(prefix, "straight", "300").folder)
-
-
-def test_new_and_longer_files_are_on_the_disk_before_the_progress_lists_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flushed: list[str] = []
-    monkeypatch.setattr(progress, "fsync", lambda path: flushed.append(path.name))
-    saved = SavedProgress("task", {})
-    for more in (b"shard", b" and more", b""):
-        with (tmp_path / "shard").open("ab") as file:
-            file.write(more)
-        flushed.clear()
-        saved.save(tmp_path)
-        assert flushed == [*(["shard"] if more else []), tmp_path.name]
