@@ -1,18 +1,15 @@
 """Several models in one server: which of them answers a request, and what is refused."""
 
-import asyncio
 import http.client
 import json
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from asgi_client import send_request, whole
 from commands import Run
-from echo_service import echo_service
 from patience import PATIENCE
 from running_server import SEARCH, Server
 
@@ -23,9 +20,7 @@ from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.importers import find_importer
-from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
-from nmtkit.text.tokenizer import Tokenizer
 
 NLLB = Path(__file__).parents[1] / "conversion/foreign/nllb"
 LINE = "the dog runs on the street"
@@ -149,19 +144,6 @@ def test_a_failed_reload_keeps_one_model_and_reloads_the_others(files: dict[str,
     assert updates == ["9", "2", "3"]
     assert ask(server, text=LINE, target="pt-BR")[0] == 200
     server.end()
-
-
-def test_a_request_gets_the_source_words_of_the_model_that_translated_it(tokenizer: Tokenizer) -> None:
-    with echo_service(tokenizer, ServeConfig()) as (service, _):
-        (model,) = service._models
-
-        def translate_during_reload(*arguments: Any) -> Iterable[Translation]:
-            service.use([replace(model, source=cast(Tokenizer, None))])
-            return model.translate(*arguments)
-
-        service.use([replace(model, translate=translate_during_reload)])
-        answer = asyncio.run(send_request(service.app(), [whole(text=["the dog"], alignment=True)]))
-    assert answer.values["translations"][0]["source_words"] == ["the", "dog"]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """The batcher and the application of the HTTP service, without a network and without a model."""
 
 import asyncio
-import gc
 import threading
-import time
-import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -161,16 +158,6 @@ def test_workers_that_cannot_be_started_fail_all_requests_of_a_round_at_once(
     assert value(metrics, "queued_lines") == 0
 
 
-def test_workers_that_cannot_be_started_any_more_leave_the_results_of_the_same_round(
-    batcher: DynamicBatcher, search: Reverse
-) -> None:
-    jobs = [batcher.submit([word], SearchConfig(), search) for word in ("good", "bad", "gone", "late")]
-    search.may_go.set()
-    assert texts(jobs[0]) == ["doog"]
-    failures = [type(job.result.exception(timeout=PATIENCE)) for job in jobs[1:]]
-    assert failures == [RunError, WorkersNotStartedError, WorkersNotStartedError]
-
-
 def test_lines_of_a_round_are_searched_by_the_model_of_their_request(batcher: DynamicBatcher, search: Reverse) -> None:
     other = Reverse()
     other.may_go.set()
@@ -282,19 +269,6 @@ def test_a_search_continues_for_jobs_that_are_not_abandoned(batcher: DynamicBatc
     assert texts(kept) == ["kept"]
     assert batches.ended == ["gone", "kept"]
     assert not gone.result.done()
-
-
-def test_results_contain_no_attention_matrices_and_finished_jobs_are_freed(
-    batcher: DynamicBatcher, search: Reverse
-) -> None:
-    search.may_go.set()
-    job = batcher.submit(["dog"] * 100, SearchConfig(), search)
-    assert all(line.candidates[0].attention is None for line in job.result.result(timeout=PATIENCE))
-    kept, deadline = weakref.ref(job), time.monotonic() + PATIENCE
-    del job
-    while kept() is not None:  # its round comes to an end
-        assert time.monotonic() < deadline
-        gc.collect()
 
 
 # The application -------------------------------------------------------------------------------------------------
