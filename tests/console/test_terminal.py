@@ -160,10 +160,3 @@ def test_a_translation_ends_in_tables_and_leaves_stdout_alone(run: tuple[Path, S
     written = nmt("generate", *asked, "--output", folder / "out.de")
     command = f"nmt-score {folder / 'out.de'} --reference FILE --target-lang de"
     assert "".join(command.split()) in "".join(written.text.split())  # which may be wrapped anywhere
-
-
-def test_an_error_has_its_traceback_with_debug() -> None:
-    shown = nmt("export", "missing.pt", "--to", "checkpoint", "--output", "out.pt", "--debug")
-    assert shown.code == 2
-    assert "Traceback (most recent call last)" in shown.text
-    assert re.search(r"^nmt-export: .*missing\.pt", shown.text, re.MULTILINE)
