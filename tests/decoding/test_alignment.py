@@ -12,7 +12,7 @@ from commands import Run
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.padding import pad
-from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.forced import with_attention
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.decoding.translation import SourcePieces, align_words, compose, word_numbers
@@ -26,7 +26,6 @@ from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokeni
 from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 
 MakeCheckpoint = Callable[..., Checkpoint]
-ENGINE = EngineConfig(device="cpu", precision="fp32")
 LINES = ["the dog runs on the street", "", "a cat", "die katze läuft"]
 
 
@@ -102,17 +101,6 @@ def test_a_word_is_aligned_to_the_word_with_the_most_attention() -> None:
     assert aligned([3, 4, 4], [7, 7, 8]) == [(4, 7), (4, 8)]
 
 
-def test_parts_of_a_line_are_aligned_to_their_own_words() -> None:
-    target = SpaceTokenizer(Vocabulary([*SPECIALS, "x", "y", "z"]))
-    eye = np.eye(3, dtype=np.float32)
-    parts = [Hypothesis([4, 5], -1.0, [0.0] * 3, eye), Hypothesis([6, 4], -2.0, [0.0] * 3, eye[[1, 0, 2]])]
-    source = SourcePieces(["a", "b", "c", "d"], [0, 1, 2, 3], [0, 2])
-    candidate = compose(parts, target, SearchConfig(alignment=True), source)
-    assert candidate.text == "x y z x"
-    assert candidate.alignment == ((0, 0), (1, 1), (3, 2), (2, 3))
-    assert candidate.attention is None
-
-
 @pytest.mark.parametrize(
     ("pieces", "text", "alignment"),
     [
@@ -170,19 +158,6 @@ def test_an_alignment_counts_the_words_of_an_output_with_copied_pieces(
     part = Hypothesis([4, UNK, UNK, 5], -1.0, [0.0] * 5, attention)
     found = compose([part], target, SearchConfig(copy_unknown=True, alignment=True), SourcePieces(copied, [0, 1], [0]))
     assert (found.text, found.alignment) == (text, alignment)
-
-
-def test_the_translator_copies_words_from_the_source_line(make_checkpoint: MakeCheckpoint) -> None:
-    checkpoint = make_checkpoint()
-    words = Vocabulary([*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 4))])
-    checkpoint.source = checkpoint.target = SpaceTokenizer(words)
-    translator = Translator.of([checkpoint], ENGINE)
-    banned = tuple(words.pieces[4:])  # only unknown words are left
-    config = SearchConfig(ban=banned, min_len=2, max_len_a=0, max_len_b=2, copy_unknown=True)
-    lines = ["Ångström w1 Bohr", "", "w2"]
-    for line, translation in zip(lines, translator.stream(lines, config), strict=True):
-        assert len(translation.text.split()) == (2 if line else 0)
-        assert set(translation.text.split()) <= set(line.split())
 
 
 def test_alignments_do_not_change_translations(tiny_checkpoint: Path) -> None:

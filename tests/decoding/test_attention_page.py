@@ -1,7 +1,7 @@
 """The page of attention: its weights are torch's own, it holds what it must, and a browser shows it."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,9 @@ from torch.nn import functional as F
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.decoding import attention_page
 from nmtkit.decoding.attention_page import Attention, write_attention_page
 from nmtkit.decoding.config import PAGE_LINES, SearchConfig
 from nmtkit.decoding.forced import all_heads
-from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.transformer import Transformer
@@ -172,20 +170,6 @@ def test_requests_that_the_page_cannot_show_are_refused(
     assert done.returncode == 2
     assert message in done.stderr.decode().splitlines()[-1]
     assert not page.exists()
-
-
-def test_the_size_of_a_page_is_limited(
-    attentions: list[Attention], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forever() -> Iterator[Attention]:
-        while True:
-            yield attentions[0]
-
-    with pytest.raises(UserError, match=f"at most {PAGE_LINES} sentences with 4,000,000 weights"):
-        write_attention_page(tmp_path / "page.html", forever())
-    monkeypatch.setattr(attention_page, "MAX_WEIGHTS", 100)
-    with pytest.raises(UserError, match=r"with 100 weights, but sentence 1, of . and . pieces, exceeds that"):
-        write_attention_page(tmp_path / "page.html", attentions)
 
 
 # --- in a browser

@@ -1,13 +1,11 @@
 """Required terms: compared with all outputs that contain them, and with a reference search of one beam a progress."""
 
-import itertools
 import math
 
 import pytest
 from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, all_outputs, ids_of, score, source
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.constraints import Terms
 from nmtkit.decoding.rules import Constraints, Term
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
@@ -38,18 +36,6 @@ def progress(ids: Prefix, terms: tuple[Term, ...]) -> int:
     missing = [form for term in terms if not has(ids, term) for form in term]
     begun = [n for form in missing for n in range(len(form)) if n <= len(ids) and ids[len(ids) - n :] == form[:n]]
     return sum(size(term) for term in terms if has(ids, term)) + max(begun, default=0)
-
-
-@pytest.mark.parametrize("terms", TERMS)
-def test_progress_on_terms_is_tracked_token_by_token(terms: tuple[Term, ...]) -> None:
-    automaton = Terms(terms)
-    for ids in itertools.product((A, B, C), repeat=6):
-        state = automaton.start
-        for n, token in enumerate(ids, 1):
-            expected = automaton.advances(state).get(token, automaton.progress((state[0], ())))
-            state = automaton.follow(state, token)
-            assert automaton.progress(state) == expected == progress(ids[:n], terms)
-        assert (not state[0]) == all(has(ids, term) for term in terms)
 
 
 def plain_constrained_search(

@@ -159,20 +159,3 @@ def test_the_normalizer_of_logits_in_16_bits_is_exact_enough(dtype: torch.dtype,
     logits[:, 1] = -torch.inf
     expected = logits.double().logsumexp(1, keepdim=True).float()
     assert_close(log_sum_exp(logits), expected, atol=error, rtol=0)
-
-
-def test_the_best_of_a_step_on_a_gpu_are_those_of_its_log_probabilities(
-    make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = make_checkpoint()
-    with fake_gpu(monkeypatch):
-        model = fixed_model(torch_backend(checkpoint.build_model().to(GPU)))
-        src, lengths = (torch.from_numpy(each).to(GPU) for each in pad(ROWS))
-        memory = model.encode(src, lengths)
-        tokens = torch.full((len(ROWS),), 9, device=GPU)
-        log_probs = model.step(tokens, model.start(memory)).clone()
-        best, columns = model.best_step(tokens, model.start(memory), 5, (7, EOS))
-    log_probs[:, [7, EOS]] = -torch.inf
-    expected = log_probs.topk(5)
-    assert_close(best, expected.values)
-    assert torch.equal(columns, expected.indices)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from allocations import peak_memory
-from commands import Run, Train
+from commands import Run
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.padding import pad
@@ -126,11 +126,3 @@ def test_lack_of_memory_gives_a_one_line_error(
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.count(b"\n") == 1
     assert b"8 GB is free" in done.stderr
-
-
-def test_validation_refuses_a_beam_that_exceeds_the_memory(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_free(monkeypatch, 8e9)
-    result = train(tmp_path, "--max-updates", 1, "--valid-bleu", "--valid-beam", 10**6, code=2)
-    assert b"--valid-beam" in result.stderr.splitlines()[-1]

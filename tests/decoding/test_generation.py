@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 from prefix_models import ScriptedModel
-from written_datasets import PAIRS, write_dataset
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import (
     EngineConfig,
     GenerationOptions,
@@ -16,9 +15,9 @@ from nmtkit.decoding.config import (
     RequestConfig,
     SearchConfig,
 )
-from nmtkit.decoding.generation import generate, translate
-from nmtkit.decoding.inputs import SplitInput, TextInput, open_dataset, shard_of
-from nmtkit.decoding.requests import Request, RequestFiles
+from nmtkit.decoding.generation import translate
+from nmtkit.decoding.inputs import TextInput
+from nmtkit.decoding.requests import RequestFiles
 from nmtkit.decoding.resume import check_same
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
@@ -34,16 +33,6 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "input.en"
     path.write_text("".join(f"{line}\n" for line in LINES))
     return path
-
-
-def test_a_generation_writes_what_the_translator_returns(tiny_checkpoint: Path, text: Path, tmp_path: Path) -> None:
-    output = OutputConfig(output=tmp_path / "output.de")
-    generate(
-        [tiny_checkpoint], GenerationOptions(input=InputConfig(input=text), output=output, search=SEARCH, engine=ENGINE)
-    )
-    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
-    expected = translator.translate(LINES, beam=2, max_len_b=3)
-    assert (tmp_path / "output.de").read_text(encoding="utf-8").splitlines() == expected
 
 
 def test_the_attention_page_is_refused_before_the_search_if_the_model_has_no_attention(
@@ -74,24 +63,6 @@ def test_an_error_in_a_shard_reports_the_line_number_in_the_whole_input(
     translator = Translator.of([make_checkpoint(positions="learned", max_positions=9)], ENGINE)
     with pytest.raises(UserError, match="--score: the translation of line 4 has"):
         translate(translator, TextInput(text), RequestFiles(options.requests), options)
-
-
-def test_a_dataset_split_provides_input_and_references(
-    tiny_checkpoint: Path, tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    checkpoint = load_checkpoint(tiny_checkpoint)
-    folder = write_dataset(tmp_path / "data", checkpoint)
-    split = open_dataset(folder, checkpoint, tiny_checkpoint).split("test")
-    source = SplitInput(split, lambda ids: Request("", ids=ids))
-    assert source.count() == source.length == len(PAIRS)
-    assert source.references(tokenizer) == [target for _, target in PAIRS]
-
-
-def test_a_shard_of_a_pipe_or_device_is_refused(text: Path, tmp_path: Path) -> None:
-    assert shard_of(TextInput(text), "2/3", buffer=1) == slice(1, 2)
-    assert shard_of(TextInput(text), None, buffer=1) == slice(0, None)
-    with pytest.raises(UserError, match="--shard cannot count the lines of a pipe"):
-        shard_of(TextInput(Path("/dev/null")), "1/2", buffer=1)
 
 
 @pytest.mark.parametrize(("different", "refused"), [(0, False), (1, False), (2, True)])

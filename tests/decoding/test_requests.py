@@ -11,13 +11,9 @@ from log_messages import without_cut_outputs
 
 from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.data.padding import pad
 from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig
-from nmtkit.decoding.forced import score
 from nmtkit.decoding.requests import Glossary, RequestFiles
-from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
-from nmtkit.inference.backends import torch_backend
 from nmtkit.text.tokenizer import SpaceTokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
 
@@ -40,24 +36,6 @@ def short(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
 
 
 # Scores ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", ["gnmt", "power"])
-def test_scoring_outputs_of_a_search_gives_their_search_scores(
-    form: str, make_checkpoint: Callable[..., Checkpoint]
-) -> None:
-    model, config = (
-        torch_backend(make_checkpoint(3).build_model()),
-        SearchConfig(nbest=4, length_penalty_form=form, max_len_b=5),
-    )
-    rows = [[7, 8, 9, 10, EOS], [5, EOS], [20, 21, EOS]]
-    found = search(model, *pad(rows), config)
-    pairs = [(row, hypothesis) for row, nbest in zip(rows, found, strict=True) for hypothesis in nbest]
-    scored = score(model, [row for row, _ in pairs], [own.ids for _, own in pairs], config)
-    for (_, own), given in zip(pairs, scored, strict=True):
-        assert given.ids == own.ids
-        assert given.token_log_probs == pytest.approx(own.token_log_probs, abs=1e-5)
-        assert given.score == pytest.approx(own.score, abs=1e-5)
 
 
 def test_the_translator_scores_text(translator: Translator) -> None:
@@ -85,16 +63,6 @@ def test_a_target_longer_than_the_positions_is_refused_with_its_line_number(shor
 
 
 # Prefixes --------------------------------------------------------------------------------------------------------
-
-
-def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
-    prefixes = ["der hund läuft", "a prefix of a blank line", "", "die"]
-    requests = [Request(line, prefix) for line, prefix in zip(LINES, prefixes, strict=True)]
-    texts = translator.translate(requests, beam=2, max_len_b=3)
-    assert texts[0].startswith("der hund läuft")
-    assert texts[1] == ""
-    assert texts[2] == translator.translate(["a cat"], beam=2, max_len_b=3)[0]
-    assert texts[3].startswith("die")
 
 
 def test_a_prefix_longer_than_the_positions_is_truncated_and_counted_in_a_warning(
@@ -154,21 +122,6 @@ def test_parallel_files_and_the_glossary_are_attached_to_the_lines(tmp_path: Pat
     glossary = requests[2].glossary
     assert glossary is not None
     assert glossary.terms(requests[2].text) == ["Kater", "Hund"]
-
-
-@pytest.mark.parametrize(("lines", "word"), [(2, "fewer"), (4, "more")])
-def test_a_file_with_a_different_line_count_is_refused(lines: int, word: str, tmp_path: Path) -> None:
-    (tmp_path / "scored").write_text("x\n" * lines)
-    config = RequestConfig(score=tmp_path / "scored")
-    with pytest.raises(UserError, match=f"--score .*scored has {word} lines than the input"):
-        attach(config, "a", "b", "c")
-    with pytest.raises(UserError, match=f"scored has {lines} lines, the input has 3"):
-        RequestFiles(config).check_length(lambda: 3)
-
-
-def test_a_prefix_is_refused_with_scoring(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--score does not search"):
-        RequestConfig(score=tmp_path, prefix=tmp_path)
 
 
 def test_a_glossary_finds_whole_words_the_longest_first() -> None:

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import EngineConfig, MarkupConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.markup import stream_markup
 from nmtkit.decoding.placement import SegmentPlacement, piece_spans, units_of
 from nmtkit.decoding.requests import Request
@@ -83,19 +81,6 @@ def is_nested(segment: Segment) -> bool:
     return not opened
 
 
-def test_only_segments_with_tags_ask_for_attention(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    attended: list[bool] = []
-
-    def search(*arguments: Any) -> list[list[Hypothesis]]:
-        found = search_batch(*arguments)
-        attended.extend(nbest[0].attention is not None for nbest in found)
-        return found
-
-    monkeypatch.setattr("nmtkit.decoding.engine.search_batch", search)
-    translator.translate_segments([parse("the dog"), parse("<b>a cat</b> runs. The dog.")], SEARCH, SPLIT)
-    assert sorted(attended) == [False, True, True]
-
-
 @pytest.mark.parametrize(
     "tagged",
     [
@@ -153,12 +138,6 @@ def test_lines_with_markup_have_the_tags_of_the_line_and_the_text_of_the_lines_w
         ["a <x id='1'/> <k>cat</k>"], markup=MarkupConfig(markup="xml", ignore_tags="k, l"), beam=2
     )
     assert re.findall("<x id='1'/>|<k>cat</k>", xml[0]) == ["<x id='1'/>", "<k>cat</k>"]
-
-
-def test_protected_text_is_kept_once_in_lines_without_tags(translator: Translator) -> None:
-    markup = MarkupConfig(protect=(r"\{\w+\}",))
-    (text,) = translator.translate(["the dog {name} runs {x}"], markup=markup, beam=2)
-    assert re.findall(r"\{.*?\}", text) == ["{name}", "{x}"]
 
 
 def test_lines_that_are_done_are_not_translated_again(translator: Translator) -> None:

@@ -1,4 +1,4 @@
-"""Sampling and diverse beams: shares counted, draws that depend on nothing else, and a search written out."""
+"""Sampling: shares counted, and scores of the model."""
 
 from collections import Counter
 from typing import Any
@@ -6,13 +6,9 @@ from typing import Any
 import pytest
 from prefix_models import A, B, C, Prefix, RandomModel, ScriptedModel, ids_of, score, source
 
-from nmtkit.data.padding import pad
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
-from nmtkit.errors import UserError
-from nmtkit.text.vocabulary import EOS, UNK
-
-# Sampling --------------------------------------------------------------------------------------------------------
+from nmtkit.text.vocabulary import UNK
 
 TREE: dict[Prefix, dict[int, float]] = {(): {A: 0.5, B: 0.3, C: 0.15, UNK: 0.05}}
 
@@ -63,42 +59,12 @@ def test_scores_of_samples_equal_those_of_the_model() -> None:
     assert all(len(h.ids) <= 5 for h in found)
 
 
-class SameForAll(RandomModel):
-    """Does not look at the number of the sentence in its batch."""
-
-    def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
-        return super().log_probs(0, prefix)
-
-
-def test_a_sentence_gets_the_same_samples_in_any_batch() -> None:
-    rows = [[A, B, EOS], [C, EOS], [A, A, A, A, EOS], [B, C, EOS]]
-    padded, lengths = pad(rows)
-    config = SearchConfig(sampling=True, nbest=3, seed=7, max_len_b=4)
-    together = search(SameForAll(1), padded, lengths, config)
-    for row, found in zip(rows, together, strict=True):
-        assert search(SameForAll(1), *pad([row]), config) == [found]
-    assert search(SameForAll(1), padded[::-1], lengths[::-1], config) == together[::-1]
-    assert len({tuple(ids_of(found)) for found in together}) == 4
-    other = SearchConfig(sampling=True, nbest=3, seed=8, max_len_b=4)
-    assert search(SameForAll(1), padded, lengths, other) != together
-
-
 def test_the_rules_hold_for_samples() -> None:
     config = SearchConfig(sampling=True, nbest=50, min_len=2, no_repeat_ngram=1, max_len_b=2)
     (found,) = search(RandomModel(5, eos=2.0), *source(2), config, banned=[(B,)])
     for hypothesis in found:
         assert 2 <= len(hypothesis.ids) == len(set(hypothesis.ids))
         assert B not in hypothesis.ids
-
-
-# Diverse beams -----------------------------------------------------------------------------------------------------
-
-
-def test_invalid_diverse_groups_are_refused() -> None:
-    with pytest.raises(UserError, match="--beam 4 is not a multiple of --diverse-groups 3"):
-        SearchConfig(diverse_groups=3)
-    with pytest.raises(UserError, match="--sampling and --diverse-groups"):
-        SearchConfig(diverse_groups=2, sampling=True)
 
 
 def test_the_temperature_is_applied_before_top_p() -> None:

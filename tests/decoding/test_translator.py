@@ -28,8 +28,6 @@ from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.inference.arrays import Ints
-from nmtkit.machine import native_build
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
@@ -47,20 +45,9 @@ def texts(translator: Translator, lines: list[str], **batches: Any) -> list[str]
     return [translation.text for translation in translator.stream(lines, SEARCH, StreamConfig(**batches))]
 
 
-def test_blank_lines_give_blank_lines_in_their_places(translator: Translator) -> None:
-    translated = translator.translate(LINES, beam=2)
-    assert len(translated) == len(LINES)
-    assert [not line.strip() for line in LINES] == [text == "" for text in translated]
-
-
 @pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"max_tokens": 12}])
 def test_buffer_and_batches_do_not_change_the_result(translator: Translator, batches: dict[str, int]) -> None:
     assert texts(translator, LINES * 2, **batches) == texts(translator, LINES * 2)
-
-
-def test_the_order_of_lines_is_kept(translator: Translator) -> None:
-    together = texts(translator, LINES, max_tokens=16)
-    assert together == [text for line in LINES for text in texts(translator, [line])]
 
 
 def test_at_most_one_buffer_is_read_ahead(translator: Translator) -> None:
@@ -141,14 +128,6 @@ def test_skipping_finished_lines_leaves_the_other_translations_bit_identical(tra
         assert sum(translated) == len(rest)
 
 
-def test_other_errors_of_the_search_are_not_mistaken_for_lack_of_memory(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "search", lambda *_: torch.zeros(2) @ torch.zeros(3))
-    with pytest.raises(RuntimeError, match="size"):
-        texts(translator, LINES)
-
-
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: …")]
 )
@@ -186,25 +165,6 @@ def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: 
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("longer", [True, False])
-def test_the_attention_of_a_checkpoint_that_was_overwritten_is_refused(
-    longer: bool, tiny_checkpoint: Path, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
-) -> None:
-    """The model that computes it is made when it is first asked for, from a memory map of the file."""
-    path, other = tmp_path / "model.pt", tmp_path / "other.pt"
-    shutil.copy(tiny_checkpoint, path)
-    save_checkpoint(other, make_checkpoint(2, **({"decoder_layers": 3} if longer else {"d_ff": 8})))
-    kept, asked = (Translator.from_checkpoint(path, device="cpu", precision="fp32") for _ in range(2))
-    texts_before, (expected, *_) = texts(kept, LINES), asked.attention(LINES, max_len_b=3)
-    shutil.copyfile(other, path)  # in place, as by cp
-    (again, *_) = asked.attention(LINES, max_len_b=3)
-    assert np.array_equal(again.cross, expected.cross)
-    assert texts(kept, LINES) == texts_before
-    if native_build.available(NumberFormat.FP32):
-        with pytest.raises(RunError, match=rf"{path} was overwritten after it was loaded: run again"):
-            kept.attention(LINES, max_len_b=3)
-
-
 def test_workers_keep_the_model_that_was_loaded_when_its_file_is_replaced_or_removed(
     tiny_checkpoint: Path, make_checkpoint: Callable[..., Checkpoint], translator: Translator, tmp_path: Path
 ) -> None:
@@ -216,20 +176,6 @@ def test_workers_keep_the_model_that_was_loaded_when_its_file_is_replaced_or_rem
     assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
     path.unlink()
     assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
-
-
-def test_workers_say_that_their_checkpoint_is_gone_and_start_when_it_is_back(
-    tiny_checkpoint: Path, translator: Translator, tmp_path: Path
-) -> None:
-    path = tmp_path / "model.pt"
-    shutil.copy(tiny_checkpoint, path)
-    shared = Translator.from_checkpoint(path, device="cpu", precision="fp32", workers=2)
-    path.unlink()
-    for _ in range(3):
-        with pytest.raises(WorkersNotStartedError, match=r"model\.pt"):
-            texts(shared, LINES)
-    shutil.copy(tiny_checkpoint, path)
-    assert texts(shared, LINES) == texts(translator, LINES)
 
 
 def test_a_call_after_an_error_or_ctrl_c_gets_no_result_of_the_call_before(
@@ -261,13 +207,6 @@ def test_ids_that_the_vocabulary_does_not_have_are_refused(
 ) -> None:
     with pytest.raises(error, match="not all in the vocabulary" if error is UserError else "integer"):
         translator.translate([Request("the dog", ids=ids)])
-
-
-def test_learned_positions_bound_source_and_output(make_checkpoint: Callable[..., Checkpoint]) -> None:
-    checkpoint = make_checkpoint(positions="learned", max_positions=9)
-    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
-    (translation,) = translator.stream(["dog " * 40], SearchConfig(beam=1, max_len_a=5.0))
-    assert len(translation.candidates[0].tokens) <= 9
 
 
 def test_candidates_carry_pieces_and_their_log_probabilities(translator: Translator) -> None:
