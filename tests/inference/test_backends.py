@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from in_tensors import InTensors, native, search
-from prefix_models import ScriptedModel, source, with_lengths
+from prefix_models import with_lengths
 from small_transformers import make, sentences, variants
 from step_by_step import StepByStep
 from torch import Tensor
@@ -15,7 +14,6 @@ from torch.testing import assert_close
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score, with_attention
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.errors import UserError
 from nmtkit.inference import torch_inference, torch_transformer
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
@@ -130,15 +128,3 @@ def test_a_compiled_model_gets_the_attention_of_all_heads_from_a_torch_model_cre
     ours, theirs = (InTensors(each).attention(*batch(), tgt_in).encoder for each in (fast, plain))
     assert_close(ours, theirs)
     assert len(made) == 1
-
-
-def test_attention_of_a_model_without_attention_is_refused() -> None:
-    model = ScriptedModel({})
-    (src, lengths), tgt_in = source(2), np.ones((1, 1), np.int64)
-    for ask in (
-        lambda: model.attention(src, lengths, tgt_in),
-        lambda: model.alignment(src, lengths, tgt_in, None),
-        lambda: model.alignment_layer(None),
-    ):
-        with pytest.raises(UserError, match="no attention to show: omit --alignment"):
-            ask()

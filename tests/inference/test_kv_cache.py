@@ -72,19 +72,6 @@ def drawn(rows: Tensor, count: int, random: torch.Generator) -> Tensor:
     return rows[torch.randint(max(1, rows.numel()), (count,), generator=random)]
 
 
-@torch.inference_mode()
-def test_source_keys_and_values_are_not_copied_for_each_hypothesis() -> None:
-    model = TorchTransformer(make().eval())
-    memory = model.encode(*with_lengths(sentences(7, 4)))
-    state = model.start(memory)
-    model.step(torch.full((2,), BOS), state)
-    state.reorder(torch.tensor([0] * 5 + [1] * 5))
-    model.step(torch.full((10,), BOS), state)
-    for layer in state.layers:
-        assert layer.memory_keys.size(0) == layer.memory_values.size(0) == 2
-        assert layer.keys.size(1) == 10
-
-
 def test_two_states_of_one_memory_are_independent() -> None:
     model = TorchTransformer(make().eval())
     memory = model.encode(*with_lengths(sentences(5)))

@@ -66,27 +66,6 @@ def test_each_vector_primitive_computes_the_same_as_the_portable_one(build: str,
     assert found == reference
 
 
-# --- products
-
-
-@pytest.mark.parametrize("build", FAST)
-@pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (16, 24), (83, 256), (40, 5)])
-def test_products_match_the_portable_build(build: str, int8: bool, rows: int, columns: int) -> None:
-    if int8 and build == "_native_avx512vnni":
-        pytest.skip("VNNI quantizes with 8 bits, the portable build with 7")
-    generator = torch.Generator().manual_seed(1)
-    weight, bias = torch.randn(rows, columns, generator=generator), torch.randn(rows, generator=generator)
-    for count in (1, 2, 3, 4, 7, 13, 130):
-        x = torch.randn(count, columns, generator=generator)
-        expected, found = torch.empty(count, rows), torch.empty(count, rows)
-        for each, y in (("_native_scalar", expected), (build, found)):
-            native = module(each)
-            matrix = native.matrix(weight.numpy(), bias.numpy(), "int8" if int8 else "fp32")
-            native.multiply(matrix, x.numpy(), y.numpy(), 2)
-        assert torch.equal(found, expected)  # each sum runs over the columns in order
-
-
 # --- whole searches
 
 W, B, BEAM, STEPS = 37, 4, 4, 12
