@@ -1,4 +1,4 @@
-"""The moving average of the weights: its recurrence, and that it takes the model's place and leaves it untouched."""
+"""The moving average of the weights in a run: its recurrence, and that training goes on without it."""
 
 from pathlib import Path
 from typing import Any
@@ -11,53 +11,11 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.corpus import Dataset
-from nmtkit.model.config import TransformerConfig
-from nmtkit.model.transformer import Transformer
-from nmtkit.model.weights import collect_weights
 from nmtkit.training.config import BatchConfig, TrainingOptions
-from nmtkit.training.ema import MovingAverage
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.validation import Validator
-
-
-@pytest.fixture
-def model() -> Transformer:
-    torch.manual_seed(1)
-    return Transformer(TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 12, 12)
-
-
-@torch.no_grad()
-def train(model: Transformer) -> None:
-    for parameter in model.parameters():
-        parameter.add_(torch.randn_like(parameter))
-
-
-TAKEN = torch.tensor(True)
-
-
-def copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in tensors.items()}
-
-
-def test_the_model_has_the_averages_only_within_the_context(model: Transformer) -> None:
-    average = MovingAverage(model, decay=0.9)
-    train(model)
-    average.step(1, TAKEN)
-    weights, averages = copy(collect_weights(model)), copy(average.averages)
-    places = [parameter.data_ptr() for parameter in model.parameters()]
-    with average.in_model():
-        for name, weight in collect_weights(model).items():
-            assert torch.equal(weight, averages[name])
-            assert not torch.equal(weight, weights[name])
-    for name, weight in collect_weights(model).items():
-        assert torch.equal(weight, weights[name])
-        assert torch.equal(average.averages[name], averages[name])
-    assert places == [parameter.data_ptr() for parameter in model.parameters()]  # tied and compiled models rely on it
-
-
-# In a run
 
 
 def load(folder: Path, name: str = "checkpoint_last.pt") -> Checkpoint:

@@ -10,7 +10,6 @@ from training_runs import DROPOUT, OPTIONS, TRAIN, assert_same_end, finish, metr
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.training.averaging import last_checkpoints
-from nmtkit.training.state import RunState
 
 EPOCHS = ("--validate-epochs", 1, "--save-epochs", 1, "--save-minutes", 0)
 
@@ -42,20 +41,6 @@ def test_every_second_epoch_can_be_chosen_beside_a_number_of_updates(train: Trai
     train(tmp_path, "--max-updates", 24, "--validate-epochs", 2, "--validate-every", 10, "--save-epochs", 2)
     ends = ends_of_epochs(tmp_path)
     assert validated(tmp_path) == sorted({*ends[1::2], 10, 20, 24})
-
-
-@pytest.mark.parametrize(
-    ("state", "is_due"),
-    [
-        (RunState(), False),
-        (RunState(update=8, epoch=2), False),
-        (RunState(update=16, epoch=3), True),
-        (RunState(update=24, epoch=1), False),  # after --reset-progress
-        (RunState(update=25, epoch=4, updates_in_epoch=1), True),
-    ],
-)
-def test_an_event_of_every_25_updates_and_2_epochs_is_due_at_the_end_of_both(state: RunState, is_due: bool) -> None:
-    assert state.is_due(25, 2) == is_due
 
 
 def test_a_run_stopped_within_epochs_ends_as_the_straight_one(train: Train, straight: Path, tmp_path: Path) -> None:
@@ -90,16 +75,6 @@ def test_patience_counts_epochs_with_one_validation_an_epoch(train: Train, tmp_p
     assert "--patience 2" in said
     assert len(losses) == best + 3
     assert validated(tmp_path)[:-1] == ends_of_epochs(tmp_path)
-
-
-def test_patience_counts_no_other_validations_than_those_of_epochs(train: Train, tmp_path: Path) -> None:
-    train(tmp_path, "--max-updates", 400, *EPOCHS, "--validate-every", 3, "--patience", 2, "--lr-scale", 30)
-    rows, ends = metrics(tmp_path, "valid"), ends_of_epochs(tmp_path)
-    best = min(range(len(rows)), key=lambda number: rows[number]["valid_loss"])
-    since = [row["update"] for row in rows[best + 1 :]]
-    counted = [update for update in since if update in {*ends, since[-1]}]  # `ends` lacks that of the last epoch
-    assert len(counted) == 2
-    assert len(since) > 2
 
 
 def test_other_checkpoints_neither_displace_those_of_epochs_nor_are_averaged(

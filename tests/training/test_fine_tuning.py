@@ -1,7 +1,5 @@
 """Runs that begin with given weights, freeze some of them, or resume with other data."""
 
-import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,26 +85,6 @@ def test_model_options_that_are_not_given_are_those_of_the_initial_model(
     done = run_here("nmt-train", *words, "--max-updates", 2)
     assert done.returncode == 0, done.stderr.decode()
     assert last(tmp_path / "run").progress["update"] == 2
-
-
-def test_fine_tuning_resumes_before_a_truncated_newest_checkpoint_with_one_warning(
-    run_here: Run, datasets: dict[str, Path], parent: Path, tmp_path: Path
-) -> None:
-    words = (datasets["joined"], "--save-dir", tmp_path / "run", *PLAIN, "--lora-rank", 2, "--save-every", 1)
-    assert run_here("nmt-train", *words, "--init-from", parent, "--max-updates", 3).returncode == 0
-    os.truncate(tmp_path / "run/checkpoint_3.pt", 2000)  # checkpoint_last.pt is the same file
-    done = run_here("nmt-train", *words, "--init-from", parent, "--max-updates", 4)
-    assert done.returncode == 0, done.stderr.decode()
-    assert done.stderr.count(b"trying the previous checkpoint") == 1
-    assert last(tmp_path / "run").progress["update"] == 4
-
-
-def test_nonfinite_initial_weights_are_refused(train: Train, parent: Path, tmp_path: Path) -> None:
-    checkpoint = load_checkpoint(parent)
-    checkpoint.weights["encoder.0.feed_forward.inner.bias"][3] = math.nan
-    save_checkpoint(tmp_path / "bad.pt", checkpoint)
-    result = train(tmp_path / "run", "--max-updates", 1, "--init-from", tmp_path / "bad.pt", code=2)
-    refused(result, f"{tmp_path / 'bad.pt'}: encoder.0.feed_forward.inner.bias contains NaN or infinity")
 
 
 def test_an_interrupted_run_resumes_from_its_own_checkpoints_and_says_so(
@@ -198,13 +176,6 @@ def test_patterns_that_match_nothing_or_everything_are_refused(pattern: str, mes
 # --reset-progress
 
 
-def steps_taken(folder: Path) -> float:
-    optimizer = last(folder).optimizer
-    assert optimizer is not None
-    (steps,) = {float(tensor) for name, tensor in optimizer.items() if name.startswith("step.")}
-    return steps
-
-
 def test_reset_progress_returns_to_the_first_epoch_without_a_best_value(train: Train, tmp_path: Path) -> None:
     each = ("--validate-every", 3, "--keep-best", 2)
     train(tmp_path, "--max-updates", 12, *each)
@@ -242,14 +213,6 @@ def test_a_run_resumes_with_other_data_only_if_progress_is_reset(
         train(run, "--max-updates", end, "--reset-progress", dataset=tmp_path / "half")
     assert (last(run).progress["epoch"], last(run).progress["updates_in_epoch"]) == (1, 2)
     refused(train(run, "--max-updates", 11, "--reset-progress", code=2), "use the data", "already taken effect")
-
-
-def test_a_run_resumes_from_a_checkpoint_without_optimizer_state(train: Train, tmp_path: Path) -> None:
-    train(tmp_path, "--max-updates", 3)
-    checkpoint = last(tmp_path)
-    save_checkpoint(tmp_path / "checkpoint_3.pt", Checkpoint(**{**vars(checkpoint), "optimizer": {}}))
-    train(tmp_path, "--max-updates", 4)
-    assert steps_taken(tmp_path) == 1
 
 
 def test_a_run_is_initialized_with_the_averaged_weights_if_the_checkpoint_has_them(

@@ -44,16 +44,6 @@ def test_value_and_gradients_match_torch(
         assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_the_result_does_not_depend_on_the_rows_per_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden, matrix, target = draw(100)
-    whole = projected_cross_entropy(hidden, matrix, target, 0.1)
-    gradients = torch.autograd.grad(whole[0], (hidden, matrix))
-    monkeypatch.setattr(loss_module, "_ROWS_CPU", 13)
-    parts = projected_cross_entropy(hidden, matrix, target, 0.1)
-    assert_close(parts, whole)
-    assert_close(torch.autograd.grad(parts[0], (hidden, matrix)), gradients, rtol=1e-4, atol=1e-5)
-
-
 def test_extreme_logits_neither_overflow_nor_vanish() -> None:
     hidden = torch.tensor([[100.0], [-100.0]], requires_grad=True)
     matrix = torch.tensor([[0.0], [-1.0], [0.0], [1.0]], requires_grad=True)
@@ -194,18 +184,6 @@ def test_compiled_cross_entropy_of_bf16_computes_in_fp32_and_rounds_the_gradient
     assert_close((1 - smoothing) * nll + smoothing * sums[1], expected, rtol=1e-6, atol=1e-4)
     assert logits.dtype == torch.bfloat16
     assert_close(logits.double(), torch.autograd.grad(expected, exact)[0], rtol=2**-8, atol=1e-6)
-
-
-@pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("count", [15, 40_001])
-def test_compiled_addition_to_fp32_is_exact(build: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_build(build, monkeypatch)
-    random = torch.Generator().manual_seed(count)
-    for kind in (torch.float32, torch.bfloat16):
-        x, total = torch.randn(count, generator=random).to(kind), torch.randn(count, generator=random)
-        expected = total + x.float()
-        loss_module._add(x, total)
-        assert torch.equal(total, expected)
 
 
 @pytest.mark.parametrize("build", BUILDS)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from commands import Run, Train
 from training_runs import DROPOUT, OPTIONS, TRAIN, assert_near, assert_same_end, finish, last, metrics, refused, start
@@ -53,14 +52,6 @@ def test_each_dataset_has_its_loss_tokens_and_validation(straight: Path) -> None
         assert row["valid_half_loss"] != row["valid_loss"]
 
 
-def test_equal_proportions_in_other_numbers_are_no_change(
-    train: Train, small: tuple[Path, Path], tmp_path: Path
-) -> None:
-    train(tmp_path, small[0], "--max-updates", 1, "--mix", "6,2")
-    said = train(tmp_path, small[0], "--max-updates", 2, "--mix", "0.3,0.1").stderr.decode()
-    assert "options have changed" not in said
-
-
 def test_the_first_dataset_decides_what_is_best_and_counts_epochs(straight: Path) -> None:
     rows = metrics(straight, "valid")
     progress = last(straight).progress
@@ -75,19 +66,6 @@ def test_a_run_stopped_anywhere_ends_as_the_straight_one(
     for update in (10, 20, 30):
         train(tmp_path / "run", *small, *MIX, *DROPOUT, "--max-updates", update)
     assert_same_end(tmp_path / "run", straight)
-
-
-def test_sampled_subwords_resume_like_an_uninterrupted_run(
-    train: Train, small: tuple[Path, Path], tmp_path: Path
-) -> None:
-    options = (*small, *MIX, "--subword-sampling", 0.2)
-    train(tmp_path / "straight", *options, "--max-updates", 14)
-    for update in (5, 14):
-        train(tmp_path / "stopped", *options, "--max-updates", update)
-    ours, theirs = (last(tmp_path / name).weights for name in ("straight", "stopped"))
-    assert all(np.array_equal(weight, theirs[name]) for name, weight in ours.items())
-    rows = (metrics(tmp_path / name, "train")[-1] for name in ("straight", "stopped"))
-    assert len({row["train_few_tokens"] for row in rows}) == 1
 
 
 @pytest.mark.slow

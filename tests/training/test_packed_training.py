@@ -21,8 +21,6 @@ from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.batch import make_batch
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch, make_packed_batch
 from nmtkit.errors import UserError
-from nmtkit.machine import native_build
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model import packed_attention as packing
 from nmtkit.model.config import DeviceConfig, TransformerConfig
 from nmtkit.model.packed_attention import PackedSide, Packing, Padding, attend_packed, kernel_for, pack_sides
@@ -96,30 +94,6 @@ def test_a_side_is_padded_for_attention_to_at_most_twice_the_tokens_of_both(leng
         padding = side.attention
         assert isinstance(padding, Padding)
         assert sum(mask.numel() for mask in padding.masks) <= 2 * batch.padded_tokens
-
-
-@pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the compiled build is missing")
-@pytest.mark.parametrize(
-    ("changes", "lengths", "is_padded"),
-    [
-        ({}, LENGTHS, False),
-        ({}, ((100, 2), (3, 3)), True),
-        ({"attention_dropout": 0.1}, LENGTHS, True),
-        ({"attention_window": 3}, LENGTHS, True),
-    ],
-)
-def test_only_short_sentences_with_plain_attention_are_not_padded_on_a_cpu(
-    changes: dict[str, Any], lengths: Any, is_padded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    padded, of = [], Padding.of
-
-    def noted(*arguments: Any) -> Padding:
-        padded.append(arguments)
-        return of(*arguments)
-
-    monkeypatch.setattr(Padding, "of", noted)
-    loss_and_gradients(make(**changes).float(), both_batches(*lengths)[1])
-    assert bool(padded) == is_padded
 
 
 def per_sentence_kernel(

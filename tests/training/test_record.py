@@ -14,8 +14,6 @@ from commands import Train
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.errors import UserError
-from nmtkit.training import record
-from nmtkit.training.config import CheckpointConfig, StopConfig, TrainingOptions
 from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.record import check_record
@@ -45,27 +43,6 @@ def test_records_of_this_older_and_newer_versions_are_accepted() -> None:
 def test_a_record_without_a_required_field_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"has no {name}"):
         check_record({key: value for key, value in RECORD.items() if key != name}, PATH)
-
-
-@pytest.mark.parametrize(
-    ("checkpoints", "update", "counts"),
-    [
-        (CheckpointConfig(save_every=5, save_minutes=0), 10, True),
-        (CheckpointConfig(save_every=5, save_minutes=0), 11, False),
-        (CheckpointConfig(save_every=5, save_minutes=0), 12, True),  # with a validation
-        (CheckpointConfig(save_every=5, save_minutes=0), 13, True),  # the last update
-        (CheckpointConfig(save_every=5, save_minutes=10), 11, True),
-        (CheckpointConfig(save_every=5, save_epochs=1), 10, True),
-        (CheckpointConfig(save_every=5, save_epochs=1), 12, False),
-        (CheckpointConfig(save_every=5, save_epochs=1), 13, False),
-    ],
-)
-def test_the_checkpoints_that_count_are_those_of_a_run_without_interruptions(
-    checkpoints: CheckpointConfig, update: int, counts: bool
-) -> None:
-    state = RunState(update=update, updates_in_epoch=update, validation={"valid_loss": 1.0} if update == 12 else {})
-    options = TrainingOptions(checkpoints=checkpoints, stop=StopConfig(max_updates=13))
-    assert record.is_interim(state, "valid_loss", options) is not counts
 
 
 @pytest.fixture
@@ -128,23 +105,6 @@ def warnings(result: Any) -> list[str]:
 
 def forget(checkpoint: Checkpoint, name: str) -> None:
     del checkpoint.progress[name]
-
-
-def test_resuming_at_the_start_of_an_epoch_does_not_warn_of_repeated_sentence_pairs(
-    train: Train, tmp_path: Path
-) -> None:
-    train(tmp_path, "--max-epochs", 1)
-    update = load_checkpoint(tmp_path / "checkpoint_last.pt").progress["update"]
-    rewrite(tmp_path, lambda checkpoint: checkpoint.progress.pop("data_order_version"), update)
-    (line,) = warnings(train(tmp_path, "--max-epochs", 2))
-    assert "batches differ" in line
-    assert "repeat" not in line
-
-
-def test_resetting_the_progress_silences_the_warning_that_it_makes_obsolete(train: Train, stopped: Path) -> None:
-    rewrite(stopped, partial(forget, name="data_order_version"))
-    lines = " ".join(warnings(train(stopped, *STOPPED[:1], 6, *STOPPED[2:], "--reset-progress")))
-    assert "data order" not in lines
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "paper", "constant"])

@@ -1,33 +1,17 @@
 """Which checkpoints stay in a save folder, and which of them is best."""
 
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import TINY, Train
+from commands import Train
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
-from nmtkit.training.averaging import last_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.save_dir import SaveDir
 
-# A training that is killed before it removes the checkpoint of the given name.
-KILLED = """
-import os, pathlib, signal, sys
-from nmtkit.cli.train import main
-remove = pathlib.Path.unlink
-def unlink(path, **options):
-    if path.name == sys.argv[1]:
-        os.kill(os.getpid(), signal.SIGKILL)
-    remove(path, **options)
-pathlib.Path.unlink = unlink
-main(sys.argv[2:])
-"""
 LOSSES = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: None, 6: 2.0, 7: 6.0, 8: 7.0}  # None: not validated; 4 is better than 6
 
 
@@ -107,30 +91,6 @@ def test_a_skipped_checkpoint_does_not_count_as_one_of_the_newest(
         assert [number for number, _ in list_checkpoints(tmp_path)] == [update, 9]
 
 
-@pytest.mark.parametrize("part", ["weights", "ema"])
-def test_a_checkpoint_with_nonfinite_weights_is_skipped(
-    part: str, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
-) -> None:
-    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path))
-    for update in (1, 2):
-        checkpoint = make_checkpoint()
-        checkpoint.ema = {name: weight.copy() for name, weight in checkpoint.weights.items()}
-        checkpoint.progress = {
-            "update": update,
-            "best_metric": "valid",
-            "valid": 1.0,
-            "is_best": False,
-            "checkpoint_validations": [],
-            "options": {},
-        }
-        if update == 2:
-            next(iter(getattr(checkpoint, part).values())).ravel()[0] = float("nan")
-        save_dir.save(update, checkpoint, lower)
-    newest = save_dir.load_newest()
-    assert newest is not None
-    assert newest.progress["update"] == 1
-
-
 def test_the_recorded_validations_are_those_of_the_kept_checkpoints(
     make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
@@ -170,61 +130,12 @@ def test_a_copy_of_the_last_checkpoint_alone_resumes_and_one_of_the_best_is_not_
     assert {path.name for path in tmp_path.glob("*.pt")} == {"checkpoint_7.pt", LAST, BEST}
 
 
-def test_an_interim_checkpoint_left_by_a_kill_costs_no_counted_one(
-    train: Train, datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    run, options = tmp_path / "run", ("--save-epochs", 1, "--validate-every", 1000, "--keep-last", 3, "--keep-best", 0)
-    train(tmp_path / "all", "--max-updates", 24, "--save-epochs", 1, "--keep-last", 99)
-    ends = [int(path.stem.split("_")[1]) for path in last_checkpoints(tmp_path / "all", 3)]
-    within = ends[1] + 1
-    train(run, "--max-updates", within, *options)
-    arguments = [f"checkpoint_{within}.pt", datasets["joined"], "--save-dir", run, *TINY, "--max-updates", 24, *options]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    assert {within, ends[2]} <= {number for number, _ in list_checkpoints(run)}
-    train(run, "--max-updates", 24, *options)
-    assert last_checkpoints(run, 3) == [run / f"checkpoint_{end}.pt" for end in ends]
-
-
 def return_to(update: int, run: Path) -> None:
     """Remove what docs/how-to/resume.md says, to resume from an older checkpoint."""
     for number, path in list_checkpoints(run):
         if number > update:
             path.unlink()
     (run / LAST).unlink()
-
-
-def test_the_best_by_another_metric_is_replaced_even_if_the_save_of_the_first_by_this_one_failed(
-    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path))
-
-    def save(update: int, ranking: int, metric: str, value: float, is_best: bool) -> None:
-        checkpoint = make_checkpoint()
-        checkpoint.progress = {"update": update, "best_metric": metric, metric: value, "is_best": is_best}
-        checkpoint.progress |= {"ranking": ranking, "options": {}}
-        save_dir.save(update, checkpoint, higher if metric == "valid_bleu" else lower)
-
-    save(1, ranking=0, metric="valid_loss", value=2.0, is_best=True)
-    save_dir.forget_validations()
-    with monkeypatch.context() as patch:
-        patch.setattr("nmtkit.training.save_dir.save_checkpoint", fill_disk)
-        with pytest.raises(OSError, match="full"):
-            save(2, ranking=1, metric="valid_bleu", value=30.0, is_best=True)
-    save(3, ranking=1, metric="valid_bleu", value=20.0, is_best=False)
-    assert load_checkpoint(tmp_path / BEST).progress["update"] == 3
-
-
-def test_a_restart_replaces_the_best_by_another_metric(train: Train, tmp_path: Path) -> None:
-    """As after a kill between the save of the first validation by the new metric and the link to it."""
-    train(tmp_path, "--max-updates", 2, "--validate-every", 2)
-    before = (tmp_path / BEST).read_bytes()
-    by_bleu = ("--max-updates", 4, "--validate-every", 2, "--valid-bleu")
-    train(tmp_path, *by_bleu)
-    (tmp_path / BEST).unlink()
-    (tmp_path / BEST).write_bytes(before)
-    train(tmp_path, *by_bleu)
-    assert load_checkpoint(tmp_path / BEST).progress["best_metric"] == "valid_bleu"
 
 
 @pytest.mark.parametrize("has_best", [True, False])

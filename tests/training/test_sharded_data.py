@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import Run, Train
-from training_runs import DROPOUT, assert_same_end, metrics, tensors
+from training_runs import DROPOUT, metrics, tensors
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +44,6 @@ def test_shards_give_the_same_weights_and_validation_as_single_files(
     assert_same_weights(tmp_path / "shards", tmp_path / "single")
     losses = [[row["valid_loss"] for row in metrics(tmp_path / layout, "valid")] for layout in layouts]
     assert losses[0] == losses[1]
-
-
-def test_a_run_on_shards_resumes_like_an_uninterrupted_one(
-    layouts: dict[str, tuple[Path, Path]], train: Train, tmp_path: Path
-) -> None:
-    first, second = layouts["shards"]
-    for name, stops in (("straight", (14,)), ("stopped", (7, 14))):
-        for update in stops:
-            options = ("--mix", "2,1", *DROPOUT, "--validate-every", 7, "--max-updates", update)
-            train(tmp_path / name, second, *options, dataset=first)
-    assert_same_end(tmp_path / "stopped", tmp_path / "straight")
 
 
 def test_subwords_of_shards_are_sampled_as_those_of_single_files(

@@ -306,15 +306,6 @@ def test_validation_computes_the_mean_loss_over_all_tokens(datasets: dict[str, P
     assert in_parts.values["valid_loss"] == pytest.approx(results.values["valid_loss"])
 
 
-@pytest.mark.parametrize("valid_bleu", [False, True])
-def test_an_equal_validation_value_is_not_a_new_best(
-    valid_bleu: bool, datasets: dict[str, Path], options: TrainingOptions
-) -> None:
-    trainer = make(datasets["joined"], replace(options, validation=ValidationConfig(valid_bleu=valid_bleu)))
-    better = trainer.validator.better
-    assert [better(value, 2.0) for value in (1.0, 2.0, 3.0)] == [not valid_bleu, False, valid_bleu]
-
-
 def test_other_errors_are_not_mistaken_for_lack_of_memory(
     datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
-"""Validation: errors of one rank, and unknown pieces."""
+"""Validation: errors of one rank."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +11,6 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.errors import NmtkitError, RunError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.training import validation
 from nmtkit.training.config import BatchConfig, TrainingOptions, ValidationConfig
 from nmtkit.training.loss import MicroBatchLoss
@@ -48,13 +46,3 @@ def test_lack_of_memory_on_one_rank_stops_all_ranks(datasets: dict[str, Path], m
     with pytest.raises(RunError, match="out of memory for one"):
         Validator(dataset, OPTIONS).run(MicroBatchLoss(model, 0.1), ranks)
     assert ranks.met is not None
-
-
-def test_an_unknown_piece_of_a_reference_matches_no_unknown_piece_of_a_translation(datasets: dict[str, Path]) -> None:
-    dataset = Dataset.open(datasets["joined"])
-    validator = Validator(dataset, OPTIONS)
-    pairs, unknown = len(validator.split), torch.tensor([UNK, 7, UNK, 8, UNK, EOS])
-    validator.split = replace(validator.split, target=[unknown] * pairs)  # type: ignore[arg-type]
-    score, samples = validator._score([dataset.target.decode([UNK] * 5)] * pairs)
-    assert score == 0
-    assert samples[0].reference.count("⁇") == 3

@@ -18,7 +18,6 @@ from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.lora import add_low_rank
 from nmtkit.model.lora_config import LoraConfig
-from nmtkit.model.presets import PRESETS
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training import compiling
 from nmtkit.training.compiling import compile_model
@@ -152,11 +151,3 @@ def test_a_decoder_with_ssrus_has_a_graph_for_each_power_of_two_of_the_length(pa
     compiled, plain = (make_loss(decoder_recurrence="ssru") for _ in range(2))
     assert_same_results(compiled, plain, [micro_batch(packed, *sizes) for sizes in SIZES])
     assert len(graphs) == 4 + (not packed)
-
-
-@pytest.mark.parametrize("arch", ["lstm_small", "conv_small"])
-def test_the_layers_of_other_architectures_are_compiled_one_by_one(arch: str, graphs: Graphs) -> None:
-    model = make_model(PRESETS[arch].model_config(), 50, 50)
-    compile_model(model, CPU)
-    compiled = {module for module in model.modules() if module._compiled_call_impl is not None}
-    assert compiled == set(model.layers())
