@@ -103,23 +103,6 @@ def test_the_loaded_model_equals_the_saved_model(make_checkpoint: MakeCheckpoint
     assert sum(len(tensor) == len(checkpoint.source.vocab) for tensor in checkpoint.weights.values()) == 1
 
 
-def test_building_a_model_does_not_use_the_random_generator(make_checkpoint: MakeCheckpoint) -> None:
-    before = torch.get_rng_state()
-    make_checkpoint().build_model()
-    assert np.array_equal(torch.get_rng_state(), before)
-
-
-def test_a_model_is_built_with_the_averaged_weights_if_the_checkpoint_has_them(make_checkpoint: MakeCheckpoint) -> None:
-    without, averages = make_checkpoint(seed=1), make_checkpoint(seed=2).weights
-    checkpoint = replace(without, ema=averages)
-    for which, expected in (("auto", averages), ("ema", averages), ("trained", without.weights)):
-        parameters = dict(checkpoint.build_model(which).named_parameters())
-        assert all(np.array_equal(parameters[name].detach(), tensor) for name, tensor in expected.items())
-    assert without.chosen() is without.weights
-    with pytest.raises(UserError, match=r"--weights ema: .* without --ema"):
-        without.chosen("ema")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

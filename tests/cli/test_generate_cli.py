@@ -144,6 +144,8 @@ def test_averaged_weights_are_used_unless_trained_weights_are_requested(
 
     assert translate("both.pt") == translate("averaged.pt") != translate("trained.pt")
     assert translate("both.pt", "--weights", "trained") == translate("trained.pt")
+    missing = run_here("nmt-generate", "--checkpoint", tmp_path / "trained.pt", "--weights", "ema", input=b"a cat\n")
+    refused(missing, "--weights ema", "without --ema")
 
 
 def test_a_split_is_translated_and_scored(generate: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:

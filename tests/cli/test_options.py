@@ -355,29 +355,6 @@ def test_debug_adds_the_traceback(error: BaseException, capsys: pytest.CaptureFi
     assert err.splitlines()[-1].startswith("soup: ")
 
 
-@pytest.mark.parametrize("error", [AttributeError("_lock"), UserError("damaged")])
-@pytest.mark.parametrize(
-    ("number", "code", "line"),
-    [(signal.SIGINT, 130, "soup: interrupted\n"), (signal.SIGTERM, 143, "soup: terminated\n")],
-)
-def test_an_error_that_follows_a_signal_does_not_hide_it(
-    error: Exception, number: int, code: int, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As of C code that turns its exception into another one."""
-
-    @command("soup")
-    def main() -> None:
-        try:
-            signal.raise_signal(number)
-        except BaseException:
-            raise error from None
-
-    with pytest.raises(SystemExit) as exit:
-        main.main([])
-    assert exit.value.code == code
-    assert capsys.readouterr().err.lstrip("\n") == line
-
-
 def test_an_unexpected_exception_keeps_its_traceback() -> None:
     """A bug is not dressed up as a failure of the run."""
     with pytest.raises(ZeroDivisionError):
