@@ -3,6 +3,8 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -33,6 +35,17 @@ def module(build: str) -> Any:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Compile a program of this folder for a build, once for all tests."""
+
+    @cache
+    def compile_once(source: str, build: str, *flags: str) -> Path:
+        return compile_program(HERE / source, build, tmp_path_factory.mktemp("program") / build, *flags)
+
+    return compile_once
+
+
 # --- primitives
 
 HEADERS = {f"{name}.h" for name in ("scalar", "avx2", "avx512", "neon")}
@@ -56,12 +69,9 @@ def output_of(command: list[str | Path]) -> list[str]:
 
 
 @pytest.mark.parametrize("build", FAST)
-def test_each_vector_primitive_computes_the_same_as_the_portable_one(build: str, tmp_path: Path) -> None:
+def test_each_vector_primitive_computes_the_same_as_the_portable_one(build: str, compiled: Callable[..., Path]) -> None:
     module(build)
-    reference, found = (
-        output_of([compile_program(HERE / "primitives.cpp", each, tmp_path / each)])
-        for each in ("_native_scalar", build)
-    )
+    reference, found = (output_of([compiled("primitives.cpp", each)]) for each in ("_native_scalar", build))
     assert len(reference) > 30
     assert found == reference
 
@@ -261,11 +271,12 @@ def check_program(command: list[str | Path], build: str, directory: Path) -> Non
 
 
 @pytest.mark.parametrize("build", ["_native_scalar", *FAST])
-def test_a_program_of_the_portable_build_reproduces_the_search_of_each_build(build: str, tmp_path: Path) -> None:
+def test_a_program_of_the_portable_build_reproduces_the_search_of_each_build(
+    build: str, compiled: Callable[..., Path], tmp_path: Path
+) -> None:
     module(build)
     limits = VNNI_LIMITS if build == "_native_avx512vnni" else ()
-    program = compile_program(HERE / "portable_search.cpp", "_native_scalar", tmp_path / "program", *limits)
-    check_program([program], build, tmp_path)
+    check_program([compiled("portable_search.cpp", "_native_scalar", *limits)], build, tmp_path)
 
 
 def compile_for_aarch64(source: str, build: str, tmp_path: Path) -> list[str | Path]:
