@@ -1,4 +1,4 @@
-"""From a corpus to a page that translates offline: a teacher, its student, and the student in the browser.
+"""From a corpus to a page that translates offline: a teacher, its students, and the students in the browser.
 
 The engine of the page is an npm package. Without npm, give the folder of the unpacked package as ENGINE_DIR.
 """
@@ -9,13 +9,14 @@ from students import teach, train
 from variables import variables
 
 v = variables(
-    MULTI30K_DIR="", ENGINE_DIR="", SEEDS=[1, 2, 3], UPDATES=3000, NBEST=4, VALIDATE_EVERY=250, VOCAB_SIZE=6000,
-    PRECISION="fp32", ON_DEVICE="",
-    STUDENT="--arch transformer_small --encoder-layers 6 --decoder-layers 2 --d-ff 1536 --heads 8 --positions marian",
+    MULTI30K_DIR="", ENGINE_DIR="", SEEDS=[1, 2, 3], UPDATES=2400, STUDENT_UPDATES=1000, NBEST=4, VALIDATE_EVERY=100,
+    VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE="", STUDENT="--arch student_tiny",
 )  # fmt: skip
+TEACHER = "--arch transformer_small --d-ff 512 --norm pre --dropout 0.3"
+RATE = "--optimizer muon --lr 4e-3 --warmup-updates 120"
 PACKAGE = "browsermt-bergamot-translator-0.4.9.tgz"
 
-with Recipe("browser_student", v.WORK) as run:
+with Recipe("browser-student", v.WORK) as run:
     CORPUS.fetch(run, v.MULTI30K_DIR)
     source, target = (f"text/{CORPUS.test}.{side}.gz" for side in (CORPUS.source, CORPUS.target))
     if v.ENGINE_DIR:
@@ -27,13 +28,12 @@ with Recipe("browser_student", v.WORK) as run:
             "engine/worker",
         )
     run(f"nmt-preprocess {CORPUS.prefixes()} --destdir data-bin --vocab-size {v.VOCAB_SIZE} {CORPUS.options}")
+    train(run, v, "data-bin", "shared/teacher", 1, TEACHER, v.UPDATES, RATE)
+    taught = teach(run, v, CORPUS, "text", "data-bin", "shared")
     for seed in v.SEEDS:
         folder = f"seed-{seed}"
-        teacher = "--arch transformer_small --d-ff 512 --norm pre --dropout 0.3"
-        train(run, v, "data-bin", f"{folder}/teacher", seed, teacher, v.UPDATES)
-        taught = teach(run, v, CORPUS, "text", "data-bin", folder)
-        student, rate = f"{folder}/student", "--lr 1e-3 --warmup-updates 600"
-        train(run, v, taught, student, seed, f"{v.STUDENT} --dropout 0.1", 2 * v.UPDATES, rate)
+        student = f"{folder}/student"
+        train(run, v, taught, student, seed, f"{v.STUDENT} --dropout 0.1", v.STUDENT_UPDATES, RATE)
         averaged, lists = f"{student}/averaged.pt", f"{student}/shortlist.bin"
         run(f"nmt-export {averaged} --to shortlist --dataset {taught} --output {lists} --force")
         run(f"nmt-export {averaged} --to int8 --output {student}/int8.pt")
@@ -42,7 +42,7 @@ with Recipe("browser_student", v.WORK) as run:
             f"nmt-export {averaged} --to bergamot --shortlist {lists} --int8 text/{CORPUS.valid}.{CORPUS.source}.gz "
             f"--page --output {folder}/browser-int8 --force"
         )
-        run(f"python -m measure_browser {folder} {source} {target} > {folder}/measures.json")
+        run(f"python -m measure_browser shared/teacher/averaged.pt {folder} {source} {target} > {folder}/measures.json")
         page = f"{folder}/page"
         run(f"rm -rf {page} && cp -r {folder}/browser-int8 {page} && cp -r engine/worker {page}", page)
     run(f"python -m compare_browser {' '.join(f'seed-{seed}/measures.json' for seed in v.SEEDS)} > report.md")

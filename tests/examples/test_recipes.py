@@ -145,10 +145,11 @@ def test_diversification_learns_from_the_text_and_from_the_translations_of_both_
             ],
         ),
         (
-            "browser_student SEEDS=1",
+            "browser_student SEEDS=2",
             [
-                "nmt-train seed-1/taught/data-bin --save-dir seed-1/student/",
-                "--shortlist seed-1/student/shortlist.bin --int8 text/val.en.gz --page --output seed-1/browser-int8",
+                "nmt-train data-bin --save-dir shared/teacher/checkpoints --seed 1 ",
+                "nmt-train shared/taught/data-bin --save-dir seed-2/student/checkpoints --seed 2 --arch student_tiny ",
+                "--shortlist seed-2/student/shortlist.bin --int8 text/val.en.gz --page --output seed-2/browser-int8",
             ],
         ),
     ],

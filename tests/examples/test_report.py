@@ -12,6 +12,7 @@ from typing import cast
 import by_length
 import compare
 import compare_architectures
+import compare_browser
 import compare_rows
 import compare_students
 import curves
@@ -231,6 +232,15 @@ def test_students_are_compared_with_their_teacher() -> None:
     other = [one | {"bleu": 33.0 if one["shortlist"] else 30.0, "speed": 400.0} for one in measured]
     table = compare_students.report([measured, other])
     assert "is 1.2 times as fast as its teacher, at +1.50 BLEU" in table  # means over seeds
+
+
+def test_students_in_the_browser_are_compared_with_the_teacher_that_they_share() -> None:
+    system = {"chrf": 60.0, "speed": 50.0, "megabytes": 9.0}
+    seeds = [[system | {"system": "T", "bleu": 35.0}, system | {"system": "S", "bleu": bleu}] for bleu in (33.0, 34.0)]
+    half = Spread.of([[33.0, 34.0]]).mean([33.0, 34.0]).half_width
+    _, _, teacher, student, *_ = compare_browser.report(seeds).splitlines()
+    assert teacher.startswith("| T | 35.00 | 60.00 |  |")
+    assert student.startswith(f"| S | 33.50 ± {half:.2f} | 60.00 | -1.50 ± {half:.2f} |")
 
 
 def test_each_translation_of_an_n_best_list_becomes_a_pair(write: Write, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compares a teacher with its student in several programs, as Markdown.
+"""Compares a teacher with its students in several programs, as Markdown.
 
 python -m compare_browser seed-1/measures.json seed-2/measures.json > report.md
 """
@@ -14,9 +14,10 @@ from report import table
 
 HEADER = ("system", "BLEU", "chrF", "− teacher, BLEU", "sentences per second", "× teacher", "MB")
 NOTE = (
-    "± is half of a 95 % interval over seeds, whose spread is pooled over the rows. Speed: sentences of the test set "
-    "per second of processor time on one thread, tokenization included; best of three turns, mean over seeds. The "
-    "browser's engine runs in node. Size: the files of the model, in the browser with vocabulary and shortlist."
+    "± is half of a 95 % interval over the seeds of students, whose spread is pooled over the rows. Speed: sentences "
+    "of the test set per second of processor time on one thread, tokenization included; best of three turns, mean "
+    "over seeds. The browser's engine runs in node. Size: the files of the model, in the browser with vocabulary and "
+    "shortlist."
 )
 
 
@@ -24,13 +25,17 @@ def report(measures: list[list[dict[str, Any]]]) -> str:
     """A table of the results of measure_browser.py for each seed; the first system is the teacher."""
     columns = list(zip(*measures, strict=True))  # a system in all seeds
     scores, speeds = [[one["bleu"] for one in several] for several in columns], []
-    spread, rows = Spread.of(scores), []
+    (teacher, *_), *students = scores  # every seed has the same teacher
+    spread, rows = Spread.of(students), []
     for several, bleu in zip(columns, scores, strict=True):
+        is_teacher = bleu is scores[0]
         speeds.append(mean(one["speed"] for one in several))
         rows.append(
             [
-                *(several[0]["system"], spread.mean(bleu).shown(2), f"{mean(one['chrf'] for one in several):.2f}"),
-                "" if bleu is scores[0] else spread.difference(bleu, scores[0]).shown(2, "+"),
+                several[0]["system"],
+                f"{teacher:.2f}" if is_teacher else spread.mean(bleu).shown(2),
+                f"{mean(one['chrf'] for one in several):.2f}",
+                "" if is_teacher else spread.mean([each - teacher for each in bleu]).shown(2, "+"),
                 *(f"{speeds[-1]:.0f}", f"{speeds[-1] / speeds[0]:.1f}", f"{several[0]['megabytes']:.1f}"),
             ]
         )

@@ -1,6 +1,6 @@
-"""Measures a teacher and its student, in nmtkit, in the browser's engine and in Marian, and prints JSON.
+"""Measures a teacher and one of its students, in nmtkit, in the browser's engine and in Marian, and prints JSON.
 
-    python -m measure_browser seed-1 test.en.gz test.de.gz > seed-1/measures.json
+    python -m measure_browser teacher.pt seed-1 test.en.gz test.de.gz > seed-1/measures.json
 
 The engine runs in node. Marian runs if `pymarian` is installed.
 """
@@ -42,14 +42,10 @@ def outside(*command: str | Path) -> Run:
     return run
 
 
-def systems(folder: Path) -> dict[str, tuple[Run, float]]:
-    """The systems by name, each with the bytes of its files."""
-    teacher, student, browser = folder / "teacher/averaged.pt", folder / "student", folder / "browser-fp32"
-    lists, int8, node = (
-        student / "shortlist.bin",
-        folder / "browser-int8",
-        ("node", Path(__file__).parent / "translate.mjs"),
-    )
+def systems(teacher: Path, folder: Path) -> dict[str, tuple[Run, float]]:
+    """The systems by name, each with the megabytes of its files."""
+    student, browser, int8 = folder / "student", folder / "browser-fp32", folder / "browser-int8"
+    lists, node = student / "shortlist.bin", ("node", Path(__file__).parent / "translate.mjs")
     found = {
         "teacher, beam 5": (in_nmtkit(teacher, 5, "fp32"), size(teacher)),
         "student": (in_nmtkit(student / "averaged.pt", 1, "fp32"), size(student / "averaged.pt")),
@@ -74,9 +70,9 @@ def processor_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def measure(folder: Path, source: list[str], reference: list[str]) -> list[dict[str, Any]]:
+def measure(teacher: Path, folder: Path, source: list[str], reference: list[str]) -> list[dict[str, Any]]:
     """The quality, speed and size of each system. Starting a program does not count."""
-    runs, seconds, outputs = systems(folder), dict[str, list[float]](), dict[str, list[str]]()
+    runs, seconds, outputs = systems(teacher, folder), dict[str, list[float]](), dict[str, list[str]]()
     for _ in range(TURNS):
         for name, (run, _) in runs.items():
             times = [processor_seconds()]
@@ -95,5 +91,5 @@ def measure(folder: Path, source: list[str], reference: list[str]) -> list[dict[
 
 
 if __name__ == "__main__":
-    texts = (list(read_lines(Path(name))) for name in sys.argv[2:])
-    print(json.dumps(measure(Path(sys.argv[1]), *texts)))
+    texts = (list(read_lines(Path(name))) for name in sys.argv[3:])
+    print(json.dumps(measure(Path(sys.argv[1]), Path(sys.argv[2]), *texts)))
