@@ -94,6 +94,8 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         refuse_idle(["mix", "mix_temperature"], "with one dataset: give several")
     if not values["valid_bleu"]:
         ignore_or_refuse(values, ["valid_beam"], "without --valid-bleu", "valid_bleu")
+    if not values["guided_alignment"]:
+        ignore_or_refuse(values, ["guided_alignment_weight"], "without --guided-alignment", "guided_alignment")
     if not values["lora_rank"]:
         ignore_or_refuse(values, LORA, "without --lora-rank", "lora_rank")
     elif values["init_from"] is None:

@@ -50,6 +50,7 @@ class Batch(Movable):
     target_lengths: Tensor  # (B,)
     target_indices: Tensor  # (target_tokens,)
     source_tokens: int  # without padding, EOS counted
+    alignment: Tensor | None = None  # (B, T, S), see `Alignments.gather`
 
     @classmethod
     def of(
@@ -91,9 +92,9 @@ class Batch(Movable):
 
     def rows(self, rows: slice) -> "Batch":
         """Return a batch of the sentence pairs in these rows, with their padding."""
-        return Batch.of(
-            self.src[rows], self.source_lengths[rows], self.tgt_in[rows], self.tgt_out[rows], self.target_lengths[rows]
-        )
+        sides = self.src, self.source_lengths, self.tgt_in, self.tgt_out, self.target_lengths
+        part = Batch.of(*(side[rows] for side in sides))
+        return part if self.alignment is None else replace(part, alignment=self.alignment[rows])
 
 
 def collate(split: Split, indices: Indices) -> Batch:

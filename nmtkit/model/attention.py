@@ -38,7 +38,7 @@ def attend(
         scores = scores.masked_fill(~mask, float("-inf"))
     weights = torch.softmax(scores, dim=-1)
     if record is not None:
-        record.append(weights.detach())
+        record.append(weights)
     return dropout(weights, dropout_rate) @ v
 
 

@@ -126,13 +126,15 @@ class Transformer(TranslationModel):
         memory: Memory,
         record_self: list[Tensor] | None = None,
         record_cross: list[Tensor] | None = None,
+        record_last: list[Tensor] | None = None,
     ) -> Tensor:
         """Decode tgt_in (B, T) to (B, T, D).
 
         Appends each layer's attention weights to `record_self` (B, H, T, T) and `record_cross` (B, H, T, S).
+        `record_last` gets only those of the last layer to the source, so that all other layers use fused kernels.
         """
         positions = self.target_positions(0, tgt_in.size(1))
-        return self._decode(self.target_embedding(tgt_in), memory, positions, record_self, record_cross)
+        return self._decode(self.target_embedding(tgt_in), memory, positions, record_self, record_cross, record_last)
 
     def _decode(
         self,
@@ -141,11 +143,13 @@ class Transformer(TranslationModel):
         positions: Tensor,
         record_self: list[Tensor] | None,
         record_cross: list[Tensor] | None,
+        record_last: list[Tensor] | None,
     ) -> Tensor:
         x, mask = self.inputs(embedded, positions, self.target_norm), memory.mask[:, None, None, :]
-        for layer in self.decoder:
+        for number, layer in enumerate(self.decoder, 1):
             rotation = self.rotation(positions)
-            x = self.through(layer, x, memory.values, mask, record_self, record_cross, None, rotation)
+            record = record_last if record_last is not None and number == len(self.decoder) else record_cross
+            x = self.through(layer, x, memory.values, mask, record_self, record, None, rotation)
         return cast(Tensor, self.decoder_norm(x))
 
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:

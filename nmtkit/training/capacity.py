@@ -51,6 +51,8 @@ def _packing(recorded: dict[str, Any], options: TrainingOptions, device: torch.d
     packing, model = options.batches.packing, options.model
     if packing == "on" and model.arch != TransformerConfig.arch:
         raise UserError(f"--packing on supports only Transformers, not the architecture {model.arch}: omit it")
+    if options.optimizer.guided_alignment:  # needs the attention weights, which no kernel returns
+        return "off"
     if packing != "auto":
         return packing
     if recorded:

@@ -148,6 +148,13 @@ class OptimizerConfig(Config):
         help="Compute each batch with two dropout masks, and add their divergence to the loss with this weight "
         "(R-Drop; usually 5). 0: off.",
     )
+    guided_alignment: Path | None = option(
+        None,
+        metavar="FILE",
+        help="Teach all heads of the last decoder layer to attend to aligned source pieces. FILE aligns the pieces of "
+        "the first dataset's training text, in Pharaoh format (0-0 1-2), in the order of the text before filters.",
+    )
+    guided_alignment_weight: float = option(0.1, above=0.0, help="Weight of --guided-alignment in the loss.")
     clip_norm: float = option(0.0, min=0.0, help="Clip gradients to this norm. 0: off.")
     ema: float = option(
         0.0,
@@ -309,6 +316,15 @@ class TrainingOptions(OptionGroups):
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
+
+    def __post_init__(self) -> None:
+        batches = self.batches
+        changes_pairs = batches.packing == "on" or batches.subword_sampling or batches.augment
+        if self.optimizer.guided_alignment and (changes_pairs or not isinstance(self.model, TransformerConfig)):
+            raise UserError(
+                "--guided-alignment supports only Transformers, and none of --packing on, --subword-sampling and "
+                "--augment: omit it, or the others"
+            )
 
     @classmethod
     def groups(cls) -> dict[str, type[Config]]:

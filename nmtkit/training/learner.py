@@ -11,6 +11,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.machine.precision import autocast, resolve_precision
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.training.compiling import compile_model, use_private_cache
@@ -53,7 +54,12 @@ class Learner:
         if options.compute.compile:
             compile_model(self.model, ranks.device)
         freeze(self.model, options.fine_tuning.freeze)
-        self.loss = MicroBatchLoss(self.model, options.optimizer.label_smoothing, options.optimizer.r_drop)
+        optimizer = options.optimizer
+        guidance = optimizer.guided_alignment_weight if optimizer.guided_alignment else 0.0
+        self.loss = MicroBatchLoss(self.model, optimizer.label_smoothing, optimizer.r_drop, guidance)
+        self.taught: dict[str, Any] = {}  #: search settings: alignments are read from the layer that learns them
+        if guidance and isinstance(options.model, TransformerConfig):
+            self.taught = {"alignment_layer": options.model.decoder_layers}
         self.lora = options.lora if options.lora.lora_rank else None
         self.optimizer = make_optimizer(self.model, options.optimizer)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
@@ -90,7 +96,7 @@ class Learner:
             source=self.dataset.source,
             target=self.dataset.target,
             progress=progress,
-            search=self.search,
+            search=self.search | self.taught,
             optimizer=as_arrays(optimizer),
             ema=as_arrays(self.average.averages) if self.average else None,
             lora=self.lora,

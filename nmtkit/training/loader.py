@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from nmtkit.data.batch import make_batch
+from nmtkit.data.alignments import Alignments
+from nmtkit.data.batch import Batch, make_batch
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, MixturePosition, Plans, seed_of
 from nmtkit.data.packing import (
@@ -69,12 +71,13 @@ class Loader:
         sampling: Sequence[PairSampling] = (),
         pinned: bool = False,
         packed_tokens: int | None = None,
+        alignments: Alignments | None = None,
     ) -> None:
         """`sampling` is the sampling of each split's pairs, if they change. `pinned` puts batches into page-locked
         memory, for asynchronous copies to a GPU. With `packed_tokens`, sentences are packed into micro-batches of at
-        most that many tokens per side."""
+        most that many tokens per side. `alignments` are those of the first split, whose pairs do not change."""
         self.splits, self.mixture, self.sampling, self.pinned = splits, mixture, sampling, pinned
-        self.packed_tokens = packed_tokens
+        self.packed_tokens, self.alignments = packed_tokens, alignments
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, position: MixturePosition) -> Iterator[Work]:
@@ -123,6 +126,9 @@ class Loader:
         else:
             split = self.splits[corpus]
             batch = make(*split.source.gather(pairs), *split.target.gather(pairs))
+        if self.alignments is not None and corpus == 0 and isinstance(batch, Batch):
+            aligned = self.alignments.gather(pairs, batch.tgt_out.size(1), batch.src.size(1))
+            batch = replace(batch, alignment=torch.from_numpy(aligned))
         return batch.pin_memory() if self.pinned else batch
 
 

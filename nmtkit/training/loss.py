@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from nmtkit.data.batch import Batch
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.machine import native_build
 from nmtkit.machine.precision import product_dtype
@@ -25,6 +26,7 @@ LOSS_VERSION = 2  #: version 1 gave probability to PAD and BOS
 _ROWS_CPU, _ROWS_CPU_BF16, _ROWS_GPU = 256, 512, 8192
 _ALIGNED = 8  # rows of 16-bit logits begin at multiples of 16 bytes: GPUs multiply others several times slower
 _LARGEST_FP16 = 2.0**15
+_LEAST_ATTENTION = 1e-6
 _IMPOSSIBLE = -1e4  # finite logit with probability 0: its divergence is 0, not NaN
 _Kernel = Callable[[Tensor, Tensor, float, bool], Tensor]
 
@@ -188,7 +190,7 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
 
 
 def batch_loss(
-    model: TranslationModel, batch: MicroBatchTensors, smoothing: float, r_drop: float = 0.0
+    model: TranslationModel, batch: MicroBatchTensors, smoothing: float, r_drop: float = 0.0, guidance: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Return the sums over a batch's real target tokens of smoothed loss and negative log-likelihood, scalars in nats.
 
@@ -196,21 +198,35 @@ def batch_loss(
 
     With `r_drop` α, two dropout masks give two losses and two distributions p and q. The loss is then the mean of both
     plus α/4 · (KL(p‖q) + KL(q‖p)): half the loss of R-Drop, which adds both (Liang et al. 2021).
+
+    With `guidance`, the loss also has `alignment_loss` with this weight, if the batch has an alignment.
     """
     if isinstance(batch, PackedBatch):
         target = batch.tgt_out[: batch.target_tokens]
     else:
         target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
     passes = 2 if r_drop else 1
-    hidden = torch.cat([_decode(model, batch) for _ in range(passes)])
+    aligned = batch.alignment if guidance and isinstance(batch, Batch) else None
+    weights: list[Tensor] = []
+    hidden = torch.cat([_decode(model, batch, None if aligned is None else weights) for _ in range(passes)])
     matrix, bias = model.output_matrix, model.output_bias
     if bias is not None:
         hidden, matrix = _with_bias_as_column(hidden, matrix, bias)
     loss, nll = projected_cross_entropy(hidden, matrix, target.repeat(passes), smoothing)
+    if aligned is not None:
+        loss = loss + guidance * torch.stack([alignment_loss(each, aligned) for each in weights]).sum()
     if not r_drop:
         return loss, nll
     first, second = hidden.chunk(2)
     return loss / 2 + r_drop / 4 * symmetric_divergence(first, second, matrix), nll / 2
+
+
+def alignment_loss(weights: Tensor, alignment: Tensor) -> Tensor:
+    """Sum -p·log(a + 1e-6) over target and source pieces, a scalar in nats, as Marian does for a single head.
+
+    a is the attention (B, H, T, S), and p the alignment (B, T, S). The mean over heads teaches each of them.
+    """
+    return -(alignment.unsqueeze(1) * (weights.float() + _LEAST_ATTENTION).log()).sum() / weights.size(1)
 
 
 def symmetric_divergence(a: Tensor, b: Tensor, matrix: Tensor) -> Tensor:
@@ -238,21 +254,25 @@ def _divergence(a: Tensor, b: Tensor, matrix: Tensor) -> Tensor:
 class MicroBatchLoss(nn.Module):
     """Model and loss in one module, because DistributedDataParallel wraps `forward`, which includes the projection."""
 
-    def __init__(self, model: TranslationModel, smoothing: float, r_drop: float = 0.0) -> None:
+    def __init__(self, model: TranslationModel, smoothing: float, r_drop: float = 0.0, guidance: float = 0.0) -> None:
         super().__init__()
-        self.model, self.smoothing, self.r_drop = model, smoothing, r_drop
+        self.model, self.smoothing, self.r_drop, self.guidance = model, smoothing, r_drop, guidance
 
     def forward(self, batch: MicroBatchTensors) -> tuple[Tensor, Tensor]:
         """Return the two scalars of `batch_loss`."""
-        return batch_loss(self.model, batch, self.smoothing, self.r_drop if self.training else 0.0)
+        return batch_loss(self.model, batch, self.smoothing, self.r_drop if self.training else 0.0, self.guidance)
 
 
-def _decode(model: TranslationModel, batch: MicroBatchTensors) -> Tensor:
-    """The decoder's output (target_tokens, D) for the real target tokens of a batch."""
+def _decode(model: TranslationModel, batch: MicroBatchTensors, weights: list[Tensor] | None) -> Tensor:
+    """The decoder's output (target_tokens, D) for the real target tokens of a batch.
+
+    The attention (B, H, T, S) of a Transformer's last layer to the source is appended to `weights`, if given.
+    """
     if isinstance(batch, PackedBatch):
         return _decode_packed(model, batch)
-    hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths)).flatten(0, 1)  # (B·T, D)
-    return hidden.index_select(0, batch.target_indices)
+    record = {} if weights is None else {"record_last": weights}
+    hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths), **record)
+    return hidden.flatten(0, 1).index_select(0, batch.target_indices)
 
 
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:

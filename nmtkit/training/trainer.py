@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nmtkit.console.log import Progress, finite_or_none, logger, on_broken_pipe, working
+from nmtkit.data.alignments import Alignments
 from nmtkit.errors import Interrupted, NmtkitError, RunError
 from nmtkit.machine.host_copy import HostCopy
 from nmtkit.machine.memory import keep_freed_memory, limit_kernel_caches
@@ -119,6 +120,7 @@ class Trainer:
     ) -> None:
         self.data, self.options, self.ranks = data, options, ranks
         data.check_lengths(options.batches, options.model)
+        guide = options.optimizer.guided_alignment
         self.loader = Loader(
             data.splits,
             data.mixture(options.batches),
@@ -128,6 +130,7 @@ class Trainer:
             pair_sampling(data.datasets, data.splits, options),
             pinned=ranks.device.type == "cuda",
             packed_tokens=options.batches.max_tokens if options.batches.packing == "on" else None,
+            alignments=Alignments(guide, data.first, data.splits[0]) if guide else None,
         )
         self.learner = Learner(data.first, data.languages, options, ranks)
         model, precision = self.learner.model.config, self.learner.precision
