@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from nmtkit.decoding.overlong import spaces
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.decoding.stand_ins import sent_of
 from nmtkit.decoding.tasks import Sentence
 from nmtkit.text.languages import UNSPACED_LETTER
 from nmtkit.text.segment import Segment, Span, place, words
@@ -25,8 +24,7 @@ class SegmentPlacement:
     """Places the tags of a sentence's segment in its translations."""
 
     def __init__(self, segment: Segment, sentence: Sentence, source: Tokenizer) -> None:
-        self._segment, self._sentence = segment, sentence
-        self.stand_ins = sent_of(segment)
+        self.segment, self._sentence = segment, sentence
         self._starts = sentence.starts or (0,) * len(sentence.tasks)
         self._tag = len(sentence.tag) + sentence.own_tag
         self._pieces: list[list[Span]] = []  # of each task
@@ -56,7 +54,7 @@ class SegmentPlacement:
             if part.attention is not None and own and theirs:
                 attention = part.attention[:-1, self._tag : -1].T
                 links.update(_links(_membership(own, self._units).T @ attention @ _membership(theirs, units)))
-        return place(self._segment, translation, links, self._units, units)
+        return place(self.segment, translation, links, self._units, units)
 
     def _copied(self, units: Sequence[Span], starts: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield the alignment of untranslated text, at the starts and ends of parts and of the whole text."""

@@ -19,7 +19,8 @@ from nmtkit.text.user_symbols import PLACEHOLDERS
 from nmtkit.text.vocabulary import UNK, Vocabulary
 
 _NAMES = ("Peter", "Maria", "Anna", "Martin", "Daniel", "Laura", "Robert", "Thomas", "Julia")
-_LATIN = r"[^\W\d_\u0370-\uffff]"  # letters
+_LETTER = r"[^\W_\u0e00-\uffff]"  # or digit, of a script with spaces
+_JOIN = "[-'’]"  # in a word
 
 
 class StandIns:
@@ -81,8 +82,13 @@ def sent_of(segment: Segment) -> list[str]:
     return [part.sent for part in segment.parts if isinstance(part, Tag) and part.sent]
 
 
-def once(texts: Sequence[str], stand_ins: Sequence[str], vocab: Vocabulary) -> list[str]:
-    """Return the texts with each stand-in at most once, without endings as in `Marias`, and without other symbols."""
+def once(texts: Sequence[str], segment: Segment | None, vocab: Vocabulary) -> list[str]:
+    """Return the texts with each stand-in of a segment at most once, and without other symbols.
+
+    The whole word of a name is replaced by the name, as in `Marias` or `Maria-Tag`. If a hyphen joins a protected span
+    to a word of the source, hyphens stay.
+    """
+    stand_ins = sent_of(segment) if segment else []
     if not stand_ins and UNK in vocab.to_ids(PLACEHOLDERS[:1]):  # no symbols
         return list(texts)
     seen = {*PLACEHOLDERS} - {*stand_ins}
@@ -94,8 +100,10 @@ def once(texts: Sequence[str], stand_ins: Sequence[str], vocab: Vocabulary) -> l
         return match[1] + stand_in if is_first else ""
 
     names = "|".join(stand_in for stand_in in stand_ins if stand_in not in PLACEHOLDERS) or "(?!)"
-    pattern = re.compile(rf"(\s*)(?:(?<!{_LATIN})({names}){_LATIN}{{,2}}(?!{_LATIN})|({'|'.join(PLACEHOLDERS)}))")
-    return [pattern.sub(replaced, text) for text in texts]
+    is_joined = segment and re.search(f"{_LETTER}{_JOIN}(?:{names})|(?:{names}){_JOIN}{_LETTER}", segment.text)
+    before, after = ("", "") if is_joined else (f"(?:{_LETTER}+{_JOIN})*", f"(?:{_JOIN}{_LETTER}+)*")
+    word = f"(?<!{_LETTER}){before}({names}){_LETTER}{{,2}}{after}(?!{_LETTER})"
+    return [re.sub(f"(\\s*)(?:{word}|({'|'.join(PLACEHOLDERS)}))", replaced, text) for text in texts]
 
 
 def _symbols(*vocabularies: Vocabulary) -> Sequence[str]:

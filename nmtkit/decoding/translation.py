@@ -166,7 +166,7 @@ def compose(
         texts = [join_subwords(pieces) for pieces in segmented]
     else:
         texts = [target.decode(part.ids) for part in parts]
-        texts = once(texts, placement.stand_ins if placement else (), target.vocab)
+        texts = once(texts, placement.segment if placement else None, target.vocab)
     aligned = source if config.alignment else None
     placed = placement.place(parts, texts, target) if placement else None
     return Candidate(

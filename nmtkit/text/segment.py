@@ -97,6 +97,11 @@ def words(text: str) -> list[Span]:
     return [match.span() for match in _WORD.finditer(text)]
 
 
+def words_around(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Return the spans of the words that contain one of the spans of a text."""
+    return [word for word in words(text) if any(word[0] <= start and end <= word[1] for start, end in spans)]
+
+
 def has_letters(text: str) -> bool:
     """Whether a text has letters, so that there is something to translate. Numbers, marks and emoji have none."""
     return any(map(str.isalpha, text))
@@ -296,7 +301,7 @@ class _Placement:
         spans = [match.span() for match in re.finditer(re.escape(text), self.target, re.IGNORECASE)]
         if is_apart(self.text, node.start, node.end):
             apart = [span for span in spans if is_apart(self.target, *span)]
-            spans = apart or (spans if node.tag.sent else [])
+            spans = apart or (words_around(self.target, spans) if node.tag.sent else [])
             if not spans and linked and not linked & others and max(linked) - min(linked) < len(linked):
                 spans = [(self.words[min(linked)][0], self.words[max(linked)][1])]
         spans = [span for span in spans if not any(a < span[1] and span[0] < b for a, b in self.protected)]

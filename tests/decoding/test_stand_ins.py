@@ -3,8 +3,11 @@
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +16,9 @@ from hypothesis import strategies as st
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.decoding.config import EngineConfig, MarkupConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.engine import SearchBatch
 from nmtkit.decoding.requests import Request
+from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.stand_ins import StandIns, once
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
@@ -29,9 +34,9 @@ UNKNOWN = ["★", "😀", "👩\u200d👧", "Москва", "犬", "£", "—"]
 MARKUP = MarkupConfig(protect=(r"\{.+?\}+", "%s", r"https?://\S+"))
 
 
-def make_tokenizer(user_symbols: tuple[str, ...] = ()) -> SentencePieceTokenizer:
+def make_tokenizer(user_symbols: tuple[str, ...] = (), words: Sequence[str] = WORDS) -> SentencePieceTokenizer:
     generator = random.Random(1)
-    text = [" ".join(generator.choices(WORDS, k=6)) for _ in range(200)]
+    text = [" ".join(generator.choices(words, k=6)) for _ in range(200)]
     return SentencePieceTokenizer(
         train_sentencepiece(
             text,
@@ -115,10 +120,36 @@ def span(text: str) -> Tag:
 
 
 def test_repeated_stand_ins_and_their_endings_are_dropped() -> None:
-    texts = ["Marias Hund, Mariannes und Maria.", "Mariaは <ph1> <ph2> und Annas, Maria"]
+    texts = ["Marias Hund, Mariannes und Maria-Tag.", "Mariaは <ph1> <ph2> und Annas, Maria"]
     with_symbols, without = make_tokenizer(PLACEHOLDERS).vocab, make_tokenizer().vocab
-    assert once(texts, ["Maria", "<ph1>"], with_symbols) == ["Maria Hund, Mariannes und.", "は <ph1> und Annas,"]
-    assert once(texts, [], without) == texts
+    segment = Segment((replace(span("★"), sent="Maria"), replace(span("☆"), sent="<ph1>")))
+    assert once(texts, segment, with_symbols) == ["Maria Hund, Mariannes und.", "は <ph1> und Annas,"]
+    assert once(texts, None, without) == texts
+
+
+@pytest.mark.parametrize("word", ["Anna", "Annas", "Anna-KW", "die-Anna-hund", "Anna's", "Annahund"])
+def test_the_whole_word_of_a_stand_in_is_replaced(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, url = "the dog https://a.b/c?d runs", "https://a.b/c?d"
+    assert answered(line, f"der {word} läuft .", monkeypatch) == f"der {url} läuft ."
+    assert answered(line, f"der hund läuft {word}.", monkeypatch) == f"der hund läuft {url}."
+
+
+def test_a_hyphen_of_the_source_stays_next_to_the_protected_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answered("the {name}-dog runs", "der Anna-hund läuft", monkeypatch) == "der {name}-hund läuft"
+
+
+def answered(line: str, output: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The translation of a line by a model that answers with `output`, and attends to its source word by word."""
+    tokenizer = make_tokenizer(words=[*WORDS, *"-'KWd"])
+    (ids,) = tokenizer.encode([output])
+
+    def search(model: object, batch: SearchBatch, *_: object) -> list[list[Hypothesis]]:
+        shapes = [(len(ids) + 1, len(source)) for source in batch.sources]
+        return [[Hypothesis(ids, 0.0, [0.0] * len(ids), np.eye(*shape, dtype=np.float32))] for shape in shapes]
+
+    monkeypatch.setattr("nmtkit.decoding.engine.search_batch", search)
+    translator = Translator.of([make_checkpoint(tokenizer)], EngineConfig(device="cpu", precision="fp32"))
+    return translator.translate([line], markup=MARKUP)[0]
 
 
 @pytest.mark.parametrize("rule", [True, False, None])
