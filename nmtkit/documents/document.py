@@ -2,15 +2,15 @@
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from nmtkit.errors import UserError
-from nmtkit.text.segment import Segment, Tag
+from nmtkit.text.segment import Part, Segment
 
-#: From a translated segment, and the new bytes of its tags by their offset, to its bytes in the file.
-Render = Callable[[Segment, Mapping[int, str]], str]
+#: From a translated segment to its text in the file.
+Render = Callable[[Segment], str]
 
 
 class Document(Protocol):
@@ -81,15 +81,18 @@ class SlicedDocument:
             if translation == slot.segment and not slot.is_target:
                 text = self.splice(slot.start, slot.end, inner)
             else:
-                tags = [part for part in slot.segment.parts if isinstance(part, Tag) and part.offset >= 0]
-                spans = {tag.offset: tag.offset + len(tag.raw) for tag in tags}
-                inside = {
-                    at: [entry for entry in inner if at <= entry[0] and entry[1] <= end] for at, end in spans.items()
-                }
-                raws = {at: self.splice(at, spans[at], entries) for at, entries in inside.items() if entries}
-                text = slot.render(with_edges(translation, slot.segment), raws)
+                segment = with_edges(translation, slot.segment)
+                text = slot.render(replace(segment, parts=tuple(self.updated(part, inner) for part in segment.parts)))
             done.append((slot.start, slot.end, text))
         return self.splice(0, len(self.source.text), reversed(done))
+
+    def updated(self, part: Part, entries: Sequence[tuple[int, int, str]]) -> Part:
+        """Return a part of a segment; if it is a tag, with the slices inside replaced."""
+        if isinstance(part, str) or part.offset < 0:
+            return part
+        end = part.offset + len(part.raw)
+        inside = [entry for entry in entries if part.offset <= entry[0] and entry[1] <= end]
+        return replace(part, raw=self.splice(part.offset, end, inside))
 
     def splice(self, start: int, end: int, entries: Iterable[tuple[int, int, str]]) -> str:
         """Return a slice of the source in which the given slices are replaced. `entries` are in order."""
@@ -112,7 +115,7 @@ def with_edges(translation: Segment, original: Segment) -> Segment:
     return Segment(tuple(part for part in (start, *parts, end) if part), translation.movable)
 
 
-def plain(segment: Segment, _: Mapping[int, str]) -> str:
+def plain(segment: Segment) -> str:
     """Render a segment whose text needs no escapes."""
     return "".join(part if isinstance(part, str) else part.raw for part in segment.parts)
 

@@ -12,7 +12,7 @@ from nmtkit.text.segment import Kind, Part, Segment, Tag
 Item: TypeAlias = tuple[Part | list[Part], str]
 
 
-def formatted(items: Sequence[Item], prefix: str) -> tuple[list[Part], str]:
+def formatted(items: Sequence[Item]) -> tuple[list[Part], str]:
     """Return the parts of runs and their usual formatting. Text in other formatting is in pairs; fields are tags."""
     weights: Counter[str] = Counter()
     for part, style in items:
@@ -26,7 +26,7 @@ def formatted(items: Sequence[Item], prefix: str) -> tuple[list[Part], str]:
         if tag and tag.name == "field":
             level += tag.kind is Kind.OPEN
         if level:
-            raw = "".join(_raw(inner, style, prefix) for inner in (part if isinstance(part, list) else [part]))
+            raw = "".join(_raw(inner, style) for inner in (part if isinstance(part, list) else [part]))
             code = replace(code, raw=code.raw + raw)
             level -= bool(tag and tag.name == "field" and tag.kind is Kind.CLOSE)
             if level == 0 or (level == 1 and tag and tag.name == "separate"):
@@ -50,11 +50,11 @@ def formatted(items: Sequence[Item], prefix: str) -> tuple[list[Part], str]:
     return parts, base
 
 
-def render_runs(segment: Segment, base: str, prefix: str) -> str:
+def render_runs(segment: Segment, base: str) -> str:
     """Render the texts of a segment as runs, each with the formatting of the pair around it."""
     styles, result = [base], []
     for part in segment.parts:
-        result.append(_raw(part, styles[-1], prefix))
+        result.append(_raw(part, styles[-1]))
         if isinstance(part, Tag) and part.kind is Kind.OPEN:
             has_style = part.name == "format" or part.name.isdigit()
             styles.append(part.style if has_style else styles[-1])
@@ -63,7 +63,7 @@ def render_runs(segment: Segment, base: str, prefix: str) -> str:
     return "".join(result)
 
 
-def _raw(part: Part, style: str, prefix: str) -> str:
+def _raw(part: Part, style: str) -> str:
     if isinstance(part, Tag):
         return part.raw
-    return f'<{prefix}r>{style}<{prefix}t xml:space="preserve">{escape(part, is_html=False)}</{prefix}t></{prefix}r>'
+    return f'<w:r>{style}<w:t xml:space="preserve">{escape(part, is_html=False)}</w:t></w:r>'

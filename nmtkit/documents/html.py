@@ -1,7 +1,7 @@
 """HTML: text between block elements, and attributes that readers see."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape, unescape
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, Source, text_source
@@ -97,9 +97,9 @@ class _Reader:
                 yield Slot(*span, Segment((" ".join(unescape(raw).split()),)), _render_attribute)
 
 
-def _render(segment: Segment, raws: Mapping[int, str]) -> str:
-    return render(segment, raws=raws).strip(WHITE_SPACE)
+def _render(segment: Segment) -> str:
+    return render(segment).strip(WHITE_SPACE)
 
 
-def _render_attribute(segment: Segment, _: Mapping[int, str]) -> str:
-    return escape("".join(part for part in segment.parts if isinstance(part, str)))
+def _render_attribute(segment: Segment) -> str:
+    return escape(segment.plain)

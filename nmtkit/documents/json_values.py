@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 
-from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
+from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, text_source
 from nmtkit.errors import UserError
 from nmtkit.text.segment import Segment
 
@@ -43,13 +43,9 @@ def read_json(content: bytes, options: Options) -> Document:
             if not options.keys or any(fnmatchcase(name, pattern) for pattern in options.keys):
                 start, end = (place + offset for place in match.span())
                 is_ascii = token.isascii() and "\\u" in token
-                slots.append(Slot(start, end, Segment((json.loads(token),)), _ascii if is_ascii else _unicode))
+                slots.append(Slot(start, end, Segment((json.loads(token),)), partial(_render, is_ascii=is_ascii)))
     return SlicedDocument(source, slots)
 
 
-def _ascii(segment: Segment, raws: Mapping[int, str]) -> str:
-    return json.dumps(plain(segment, raws))
-
-
-def _unicode(segment: Segment, raws: Mapping[int, str]) -> str:
-    return json.dumps(plain(segment, raws), ensure_ascii=False)
+def _render(segment: Segment, is_ascii: bool) -> str:
+    return json.dumps(segment.plain, ensure_ascii=is_ascii)

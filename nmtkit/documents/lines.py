@@ -2,7 +2,7 @@
 
 from nmtkit.documents.document import Options, SlicedDocument, Slot, Source, plain
 from nmtkit.documents.html import html_document
-from nmtkit.documents.xml import render_slot
+from nmtkit.documents.xml import render_xml
 from nmtkit.text.markup import parse
 from nmtkit.text.segment import Segment
 
@@ -12,7 +12,7 @@ def read_line(line: str, markup: str | None, options: Options) -> SlicedDocument
     if markup == "html":
         return html_document(Source(line), options)
     if markup == "xml":
-        slot = Slot(0, len(line), parse(line, is_html=False, kept=options.kept), render_slot)
+        slot = Slot(0, len(line), parse(line, is_html=False, kept=options.kept), render_xml)
     else:
         slot = Slot(0, len(line), Segment((line,)), plain)
     return SlicedDocument(Source(line), [slot])

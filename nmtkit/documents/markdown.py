@@ -1,7 +1,7 @@
 """Markdown: the text of paragraphs, headings, list items and table cells, found by markdown-it-py."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -80,11 +80,11 @@ def _parts(content: str, children: Sequence["Token"]) -> Iterator[Part]:
         yield Tag(kind, raw, name, " " if child.type == "hardbreak" else "")
 
 
-def _render(segment: Segment, raws: Mapping[int, str], escaped: set[str]) -> str:
+def _render(segment: Segment, escaped: set[str]) -> str:
     """Render a segment as Markdown. Marks that are escaped in the source stay escaped."""
     parts = []
     for part in segment.parts:
         if isinstance(part, str) and escaped:
             part = re.sub(r"[!-/:-@\[-`{-~]", lambda match: "\\" * (match.group() in escaped) + match.group(), part)
         parts.append(part)
-    return _SPECIAL_START.sub(r"\\\1", plain(Segment(tuple(parts)), raws), count=1) if parts else ""
+    return _SPECIAL_START.sub(r"\\\1", plain(Segment(tuple(parts))), count=1) if parts else ""

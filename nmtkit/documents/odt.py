@@ -1,7 +1,7 @@
 """OpenDocument text: paragraphs and headings, including notes, tables, headers and footers."""
 
-from nmtkit.documents.document import Document, Options
-from nmtkit.documents.xml import paragraphs
+from nmtkit.documents.document import Document, Options, SlicedDocument, Slot
+from nmtkit.documents.xml import inline_xml, read_xml, render_xml
 from nmtkit.documents.zipped import ZippedDocument
 from nmtkit.errors import UserError
 
@@ -11,9 +11,7 @@ _PAIRS = {"span", "a", "ruby", "ruby-base", "meta"}
 
 
 def read_odt(content: bytes, options: Options) -> Document:
-    document = ZippedDocument(content, _read_member)
-    document.require("content.xml", "odt")
-    return document
+    return ZippedDocument(content, "content.xml", _read_member)
 
 
 def _read_member(name: str, data: bytes) -> Document | None:
@@ -21,4 +19,14 @@ def _read_member(name: str, data: bytes) -> Document | None:
         raise UserError("the document is encrypted: save it without a password")
     if name not in ("content.xml", "styles.xml"):
         return None
-    return paragraphs(data, _PARAGRAPHS, _SKIPPED, _PAIRS)
+    source, tokens, ends = read_xml(data)
+    slots, index = [], 0
+    while index < len(tokens):
+        token = tokens[index]
+        if token.kind == "open" and token.name in _SKIPPED:
+            index = ends[index]
+        elif token.kind == "open" and token.name in _PARAGRAPHS:  # even in a note of a paragraph
+            segment = inline_xml(tokens[index + 1 : ends[index]], _PAIRS, {}, collapsed=True)
+            slots.append(Slot(token.end, tokens[ends[index]].start, segment, render_xml))
+        index += 1
+    return SlicedDocument(source, slots)

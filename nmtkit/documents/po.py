@@ -1,11 +1,11 @@
 """Gettext catalogs: translates each message without a translation, including plural forms, and keeps the others."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
+from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, text_source
 from nmtkit.errors import UserError
 from nmtkit.text.segment import Segment
 
@@ -63,7 +63,7 @@ def _fields(text: str) -> Iterator[_Field]:
         yield field
 
 
-def _render(segment: Segment, raws: Mapping[int, str], newline: str) -> str:
-    lines = plain(segment, raws).splitlines(keepends=True)
+def _render(segment: Segment, newline: str) -> str:
+    lines = segment.plain.splitlines(keepends=True)
     quoted = [f'"{line.translate(_ESCAPES)}"' for line in lines]
     return newline.join(['""', *quoted] if len(quoted) > 1 else quoted)

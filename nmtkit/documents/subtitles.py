@@ -1,7 +1,7 @@
 """SubRip and WebVTT: the lines of a cue are joined, translated and wrapped again. Lines of a dialogue stay apart."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape as escape_html
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
@@ -56,10 +56,10 @@ def _slots(text: str, start: int, end: int, width: int, is_vtt: bool) -> Iterato
 def _slot(text: str, start: int, end: int, lines: int, width: int, is_vtt: bool) -> Slot:
     newline = "\r\n" if "\r\n" in text else "\n"
 
-    def write(segment: Segment, raws: Mapping[int, str]) -> str:
+    def write(segment: Segment) -> str:
         cue = wrapped(segment, lines, width, newline)
         parts = [escape_html(part, quote=False) if is_vtt and isinstance(part, str) else part for part in cue.parts]
-        return plain(Segment(tuple(parts)), raws)
+        return plain(Segment(tuple(parts)))
 
     return Slot(start, end, _segment(text[start:end], is_vtt), write)
 

@@ -1,10 +1,10 @@
 """CSV and TSV: the fields of chosen columns, with their quotation marks."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
-from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
+from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, text_source
 from nmtkit.errors import UserError
 from nmtkit.text.segment import Segment
 
@@ -64,8 +64,8 @@ def _value(raw: str) -> str:
     return raw[1:].rstrip().removesuffix('"').replace('""', '"') if raw.startswith('"') else raw
 
 
-def _render(segment: Segment, raws: Mapping[int, str], delimiter: str, quoted: bool) -> str:
-    text = plain(segment, raws)
+def _render(segment: Segment, delimiter: str, quoted: bool) -> str:
+    text = segment.plain
     if quoted or any(mark in text for mark in (delimiter, '"', "\n", "\r")):
         return '"' + text.replace('"', '""') + '"'
     return text

@@ -1,10 +1,9 @@
 """Plain text: paragraphs, separated by blank lines, list items and indentation."""
 
 import re
-from collections.abc import Mapping
 from functools import partial
 
-from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
+from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, text_source
 from nmtkit.documents.wrapping import wrapped
 from nmtkit.text.segment import Segment
 
@@ -36,5 +35,5 @@ def read_text(content: bytes, options: Options) -> Document:
     return SlicedDocument(source, slots)
 
 
-def _render(segment: Segment, raws: Mapping[int, str], width: int, newline: str) -> str:
-    return plain(wrapped(segment, 1, width, newline), raws)
+def _render(segment: Segment, width: int, newline: str) -> str:
+    return wrapped(segment, 1, width, newline).plain

@@ -14,9 +14,9 @@ _OLE = b"\xd0\xcf\x11\xe0"  #: begins encrypted files and those of old versions 
 
 
 class ZippedDocument:
-    """A zip file. `read` parses a member, or returns None for a member that is copied."""
+    """A zip file with a required member. `read` parses a member, or returns None for a member that is copied."""
 
-    def __init__(self, content: bytes, read: Callable[[str, bytes], Document | None]) -> None:
+    def __init__(self, content: bytes, required: str, read: Callable[[str, bytes], Document | None]) -> None:
         if content.startswith(_OLE):
             raise UserError(
                 "the document is encrypted or in an old format: save it without a password, in the new format"
@@ -24,30 +24,24 @@ class ZippedDocument:
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 infos = archive.infolist()
-                if any(info.flag_bits & 1 for info in infos):
-                    raise UserError("the document is encrypted: save it without a password")
                 if sum(info.file_size for info in infos) > _MAX_UNPACKED:
                     raise UserError(f"the document is larger than {_MAX_UNPACKED >> 20} MiB when unpacked: split it")
                 self.members = [(info, archive.read(info)) for info in infos]
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, OSError) as error:
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as error:
             raise UserError(f"the document is a damaged zip file: {error}") from None
         self.documents = {info.filename: read(info.filename, data) for info, data in self.members}
+        if required not in self.documents:
+            raise UserError(f"the document is in a different format: it has no {required}")
 
     @property
     def segments(self) -> Sequence[Segment]:
         return [segment for document in self.documents.values() if document for segment in document.segments]
 
     def write(self, translations: Sequence[Segment]) -> bytes:
-        output, at = io.BytesIO(), 0
+        output, rest = io.BytesIO(), iter(translations)
         with zipfile.ZipFile(output, "w") as archive:
             for info, data in self.members:
-                if document := self.documents.get(info.filename):
-                    count = len(document.segments)
-                    data = document.write(translations[at : at + count])
-                    at += count
+                if document := self.documents[info.filename]:
+                    data = document.write([next(rest) for _ in document.segments])
                 archive.writestr(info, data)
         return output.getvalue()
-
-    def require(self, member: str, format: str) -> None:
-        if member not in self.documents:
-            raise UserError(f"the document is not a {format} file: it has no {member}")

@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced, pairs, place
@@ -163,12 +163,9 @@ def escape(text: str, is_html: bool = True) -> str:
     return escaped.replace("\xa0", "&nbsp;") if is_html else escaped
 
 
-def render(segment: Segment, is_html: bool = True, raws: Mapping[int, str] | None = None) -> str:
-    """Return the markup of a segment. `raws` gives the new bytes of tags with changed attributes, by `offset`."""
-    raws = raws or {}
-    return "".join(
-        escape(part, is_html) if isinstance(part, str) else raws.get(part.offset, part.raw) for part in segment.parts
-    )
+def render(segment: Segment, is_html: bool = True) -> str:
+    """Return the markup of a segment."""
+    return "".join(escape(part, is_html) if isinstance(part, str) else part.raw for part in segment.parts)
 
 
 def parse(tagged: str, is_html: bool = True, kept: Collection[str] = KEPT) -> Segment:
