@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot
 from nmtkit.documents.docx_runs import Item, formatted, render_runs
-from nmtkit.documents.xml import elements, raw, read_xml
+from nmtkit.documents.xml import read_xml
 from nmtkit.documents.zipped import ZippedDocument
 from nmtkit.errors import UserError
-from nmtkit.text.markup import Token, names, text_of
+from nmtkit.text.markup import Token, elements, names, raw, text_of
 from nmtkit.text.segment import Kind, Part, Tag, balanced
 
 _MEMBERS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")

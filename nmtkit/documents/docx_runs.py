@@ -1,8 +1,7 @@
 """Converts Word's runs, texts with formatting, to tags and back."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from nmtkit.text.markup import escape
@@ -17,37 +16,35 @@ def formatted(items: Sequence[Item]) -> tuple[list[Part], str]:
     weights: Counter[str] = Counter()
     for part, style in items:
         weights[style] += len(part) if isinstance(part, str) else 0
-    base = max(weights, key=lambda style: weights[style], default="")
+    base = current = max(weights, key=lambda style: weights[style], default="")
     parts: list[Part] = []
-    current, level = base, 0  # formatting of the text; open fields, while the code of the outermost is read
-    code = Tag(Kind.OPEN, "", "field")
-    for part, style in items:
-        tag = part if isinstance(part, Tag) else None
-        if tag and tag.name == "field":
-            level += tag.kind is Kind.OPEN
-        if level:
-            raw = "".join(_raw(inner, style) for inner in (part if isinstance(part, list) else [part]))
-            code = replace(code, raw=code.raw + raw)
-            level -= bool(tag and tag.name == "field" and tag.kind is Kind.CLOSE)
-            if level == 0 or (level == 1 and tag and tag.name == "separate"):
-                parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
-                parts.append(code if level else replace(code, kind=Kind.ALONE))
-                current, level, code = base, 0, replace(code, raw="")
-            continue
-        if isinstance(part, list):
-            parts += [Tag(Kind.CLOSE, "", "format"), *part] if current != base else part
-            current = base
-            continue
-        wanted = style if isinstance(part, str) else current if part.kind is Kind.ALONE else base
+    for part, style in [*_with_codes(items), ("", base)]:
+        is_alone = isinstance(part, Tag) and part.kind is Kind.ALONE
+        wanted = style if isinstance(part, str) else current if is_alone else base
         if wanted != current:
             parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
             parts += [Tag(Kind.OPEN, "", "format", style=wanted)] if wanted != base else []
             current = wanted
-        parts.append(part)
-    if code.raw:  # of a field that ends in a later paragraph
-        parts.append(replace(code, kind=Kind.ALONE))
-    parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
+        parts += part if isinstance(part, list) else [part]
     return parts, base
+
+
+def _with_codes(items: Iterable[Item]) -> Iterator[Item]:
+    """Join the code of each field, up to its separator, to an opening tag; without a separator, to a standalone tag."""
+    code, level = "", 0  # and how many fields are open in it
+    for part, style in items:
+        field = part if isinstance(part, Tag) and part.name in ("field", "separate") else None
+        level += field is not None and field.kind is Kind.OPEN
+        if not level:
+            yield part, style
+            continue
+        code += "".join(_raw(inner, style) for inner in (part if isinstance(part, list) else [part]))
+        level -= field is not None and field.kind is Kind.CLOSE
+        if level == 0 or (level == 1 and field and field.name == "separate"):
+            yield [Tag(Kind.OPEN if level else Kind.ALONE, code, "field")], ""
+            code, level = "", 0
+    if code:  # of a field that ends in a later paragraph
+        yield [Tag(Kind.ALONE, code)], ""
 
 
 def render_runs(segment: Segment, base: str) -> str:

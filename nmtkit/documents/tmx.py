@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot
-from nmtkit.documents.xml import elements, indent, inline_xml, read_xml, target_slot
+from nmtkit.documents.xml import indent, inline_xml, read_xml, target_slot
 from nmtkit.errors import UserError
 from nmtkit.text.languages import short_code
-from nmtkit.text.markup import Token
+from nmtkit.text.markup import Token, elements
 from nmtkit.text.segment import Kind
 
 _HALVES = {"bpt": lambda a: (Kind.OPEN, a.get("i", "")), "ept": lambda a: (Kind.CLOSE, a.get("i", ""))}
@@ -30,8 +30,8 @@ def _slots(unit: Sequence[Token], language: str, target: str) -> Iterator[Slot]:
     """Yield the slot for the target of a unit: an empty seg, or a new tuv after the source's tuv."""
     variants = {}
     for variant in elements(unit):
-        attributes = variant.first.attributes if variant.name == "tuv" else {}
-        for seg in (element for element in elements(variant.inside) if element.name == "seg"):
+        attributes = variant.first.attributes if variant.first.name == "tuv" else {}
+        for seg in (element for element in elements(variant.inside) if element.first.name == "seg"):
             variants[attributes.get("xml:lang", attributes.get("lang", "")).lower()] = variant, seg
     found = next((variants.pop(name) for name in list(variants) if short_code(name) == short_code(target)), None)
     original = variants.get(language.lower()) or next(iter(variants.values()), None)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot
-from nmtkit.documents.xml import elements, indent, inline_xml, local, read_xml, target_slot
-from nmtkit.text.markup import Token, is_translated
+from nmtkit.documents.xml import indent, inline_xml, local, read_xml, target_slot
+from nmtkit.text.markup import Token, elements, is_translated
 from nmtkit.text.segment import Kind
 
 _NEW = ("new", "needs-translation")  # states of targets
@@ -36,7 +36,7 @@ def read_xliff(content: bytes, options: Options) -> Document:
 
 def _slots(unit: Sequence[Token]) -> Iterator[Slot]:
     """Yield the slot for the target of a unit, if it needs a translation."""
-    parts = {element.name: element for element in elements(unit)}
+    parts = {local(element.first.name): element for element in elements(unit)}
     source, target = parts.get("source"), parts.get("target")
     is_done = target and target.content.strip() and target.first.attributes.get("state") not in _NEW
     if not source or is_done:

@@ -1,15 +1,14 @@
 """XML documents: must be well-formed and declare no entities. Inline elements become tags."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from xml.parsers import expat
 
 from nmtkit.documents.document import Slot, Source, text_source
 from nmtkit.errors import UserError
-from nmtkit.text.markup import Token, is_translated, render, scan, text_of, token_pairs
-from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced
+from nmtkit.text.markup import Element, Token, inline, render, scan, token_pairs
+from nmtkit.text.segment import Kind, Segment, Tag
 
 #: The kind and the name of the tag for an element that is half of a pair, given its attributes.
 Halves = Mapping[str, Callable[[dict[str, str]], tuple[Kind, str]]]
@@ -46,69 +45,19 @@ def local(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-@dataclass(frozen=True)
-class Element:
-    """An element with the tokens inside; or a text, a comment or an empty element, which is a single token."""
-
-    first: Token
-    inside: Sequence[Token]
-    last: Token
-
-    @property
-    def name(self) -> str:
-        """The name without the prefix; empty for a text or a comment."""
-        return local(self.first.name)
-
-    @property
-    def tokens(self) -> list[Token]:
-        return [self.first, *self.inside, self.last] if self.last is not self.first else [self.first]
-
-    @property
-    def raw(self) -> str:
-        return raw(self.tokens)
-
-    @property
-    def content(self) -> str:
-        return raw(self.inside)
-
-
-def raw(tokens: Sequence[Token]) -> str:
-    """Return the source of tokens."""
-    return "".join(token.raw for token in tokens)
-
-
-def elements(tokens: Sequence[Token]) -> Iterator[Element]:
-    """Yield the outermost elements, texts and comments of tokens in which all pairs are complete."""
-    ends, index = token_pairs(tokens), 0
-    while index < len(tokens):
-        last = ends.get(index, index)
-        yield Element(tokens[index], tokens[index + 1 : last], tokens[last])
-        index = last + 1
-
-
 def inline_xml(tokens: Sequence[Token], paired: Collection[str], halves: Halves, collapsed: bool = False) -> Segment:
     """Create a segment from tokens. Elements in `paired` become pairs, in `halves` ends of pairs, others standalone."""
-    movable = all(token.attributes.get("canReorder", "yes") == "yes" for token in tokens if token.name)
-    return balanced(_parts(tokens, paired, halves, collapsed), movable)
 
+    def as_tag(element: Element) -> Tag | None:
+        token, name = element.first, local(element.first.name)
+        if token.kind == "open" and name in paired:
+            return None
+        kind, key = halves[name](token.attributes) if name in halves else (Kind.ALONE, "")
+        return Tag(kind, element.raw, key, " " if name in _SPACES else "", offset=token.start)
 
-def _parts(tokens: Sequence[Token], paired: Collection[str], halves: Halves, collapsed: bool) -> Iterator[Part]:
-    for element in elements(tokens):
-        token, name = element.first, element.name
-        attributes = token.attributes if name else {}
-        if token.kind == "text" or token.raw.startswith("<![CDATA["):
-            text = text_of(token, is_html=False)
-            yield re.sub(r"[ \t\r\n]+", " ", text) if collapsed else text
-        elif token.kind != "open" or name not in paired:
-            kind, key = halves[name](attributes) if name in halves else (Kind.ALONE, "")
-            yield Tag(kind, element.raw, key, " " if name in _SPACES else "", offset=token.start)
-        elif not is_translated(token, True, ()) or attributes.get("mtype") == "protected":
-            text = "".join(text_of(inner, is_html=False) for inner in element.inside if inner.kind == "text")
-            yield Tag(Kind.ALONE, element.raw, text=text, offset=token.start)
-        else:
-            yield Tag(Kind.OPEN, token.raw, token.name, offset=token.start)
-            yield from _parts(element.inside, paired, halves, collapsed)
-            yield Tag(Kind.CLOSE, element.last.raw, token.name)
+    segment = inline(tokens, collapsed, (), as_tag=as_tag)
+    is_movable = all(token.attributes.get("canReorder", "yes") == "yes" for token in tokens if token.name)
+    return Segment(segment.parts, segment.movable and is_movable)
 
 
 def target_slot(start: int, end: int, segment: Segment, before: str, after: str) -> Slot:

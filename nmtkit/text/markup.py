@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced, pairs, place
@@ -105,6 +105,41 @@ def token_pairs(tokens: Sequence[Token]) -> dict[int, int]:
     return pairs([(_KINDS.get(token.kind, Kind.ALONE), token.name) for token in tokens])
 
 
+@dataclass(frozen=True)
+class Element:
+    """An element with the tokens inside; or a text, a comment or an empty element, which is a single token."""
+
+    first: Token
+    inside: Sequence[Token]
+    last: Token
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [self.first, *self.inside, self.last] if self.last is not self.first else [self.first]
+
+    @property
+    def raw(self) -> str:
+        return raw(self.tokens)
+
+    @property
+    def content(self) -> str:
+        return raw(self.inside)
+
+
+def raw(tokens: Sequence[Token]) -> str:
+    """Return the source of tokens."""
+    return "".join(token.raw for token in tokens)
+
+
+def elements(tokens: Sequence[Token]) -> Iterator[Element]:
+    """Yield the outermost elements, texts and comments of tokens in which all pairs are complete."""
+    ends, index = token_pairs(tokens), 0
+    while index < len(tokens):
+        last = ends.get(index, index)
+        yield Element(tokens[index], tokens[index + 1 : last], tokens[last])
+        index = last + 1
+
+
 def is_translated(token: Token, default: bool, kept: Collection[str] = KEPT) -> bool:
     """Whether to translate an element. Attributes translate and class decide, or else `default` and `kept` names."""
     attributes = {name.lower(): value for name, value in token.attributes.items()}
@@ -113,41 +148,43 @@ def is_translated(token: Token, default: bool, kept: Collection[str] = KEPT) -> 
         return attributes["translate"].lower() != "no"
     if "notranslate" in classes:
         return False
-    return "translate" in classes or (default and token.name not in kept)
+    is_protected = attributes.get("mtype") == "protected"  # in XLIFF
+    return "translate" in classes or (default and token.name not in kept and not is_protected)
 
 
 def inline(
-    tokens: Sequence[Token], is_html: bool = True, kept: Collection[str] = KEPT, translated: bool = True
+    tokens: Sequence[Token],
+    is_html: bool = True,
+    kept: Collection[str] = KEPT,
+    translated: bool = True,
+    as_tag: Callable[[Element], Tag | None] = lambda element: None,
 ) -> Segment:
-    """Create a segment from tokens of text and inline tags. Content that is not translated becomes protected spans."""
-    ends = token_pairs(tokens)
-    parts: list[Part] = []
-    states = [translated]  # whether the text is translated, for each open pair
-    index = 0
-    while index < len(tokens):
-        token = tokens[index]
-        end = ends.get(index)
-        if token.kind == "text" or token.raw.startswith("<![CDATA["):
-            text = text_of(token, is_html)
-            parts.append(text if states[-1] or not text.strip() else Tag(Kind.ALONE, token.raw, text=text))
-        elif end is None:
-            parts.append(Tag(_KINDS.get(token.kind, Kind.ALONE), token.raw, token.name, offset=token.start))
-        elif token.kind == "close":
-            states.pop()
-            parts.append(Tag(Kind.CLOSE, token.raw, token.name))
-        else:
-            inside = tokens[index + 1 : end]
-            states.append(is_translated(token, states[-1], kept))
-            if states[-1] or any(inner.kind == "open" and is_translated(inner, False) for inner in inside):
-                parts.append(Tag(Kind.OPEN, token.raw, token.name, offset=token.start))
+    """Create a segment from tokens of text and inline tags. Content that is not translated becomes protected spans.
+
+    `as_tag` may return a tag for an element or a single token that is not text.
+    """
+
+    def parts(tokens: Sequence[Token], translated: bool) -> Iterator[Part]:
+        for element in elements(tokens):
+            token = element.first
+            if token.kind == "text" or token.raw.startswith("<![CDATA["):
+                text = text_of(token, is_html)
+                yield text if translated or not text.strip() else Tag(Kind.ALONE, token.raw, text=text)
+            elif tag := as_tag(element):
+                yield tag
+            elif element.last is token:
+                yield Tag(_KINDS.get(token.kind, Kind.ALONE), token.raw, token.name, offset=token.start)
             else:
-                states.pop()
-                raw = "".join(inner.raw for inner in tokens[index : end + 1])
-                text = "".join(text_of(inner, is_html) for inner in inside if inner.kind == "text")
-                parts.append(Tag(Kind.ALONE, raw, text=text, offset=token.start))
-                index = end
-        index += 1
-    return balanced(parts)
+                has_text = is_translated(token, translated, kept)
+                if has_text or any(inner.kind == "open" and is_translated(inner, False) for inner in element.inside):
+                    yield Tag(Kind.OPEN, token.raw, token.name, offset=token.start)
+                    yield from parts(element.inside, has_text)
+                    yield Tag(Kind.CLOSE, element.last.raw, token.name)
+                else:
+                    text = "".join(text_of(inner, is_html) for inner in element.inside if inner.kind == "text")
+                    yield Tag(Kind.ALONE, element.raw, text=text, offset=token.start)
+
+    return balanced(parts(tokens, translated))
 
 
 def text_of(token: Token, is_html: bool) -> str:
