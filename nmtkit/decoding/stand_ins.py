@@ -20,7 +20,6 @@ from nmtkit.text.vocabulary import UNK, Vocabulary
 
 _NAMES = ("Peter", "Maria", "Anna", "Martin", "Daniel", "Laura", "Robert", "Thomas", "Julia")
 _LETTER = r"[^\W_\u0e00-\uffff]"  # or digit, of a script with spaces
-_JOIN = "[-'’]"  # in a word
 
 
 class StandIns:
@@ -85,8 +84,8 @@ def sent_of(segment: Segment) -> list[str]:
 def once(texts: Sequence[str], segment: Segment | None, vocab: Vocabulary) -> list[str]:
     """Return the texts with each stand-in of a segment at most once, and without other symbols.
 
-    The whole word of a name is replaced by the name, as in `Marias` or `Maria-Tag`. If a hyphen joins a protected span
-    to a word of the source, hyphens stay.
+    Names lose their endings, as in `Marias`. A part of a compound, as in `Maria-Tag`, becomes a separate word, unless
+    the source also joins a protected span to a word.
     """
     stand_ins = sent_of(segment) if segment else []
     if not stand_ins and UNK in vocab.to_ids(PLACEHOLDERS[:1]):  # no symbols
@@ -94,16 +93,18 @@ def once(texts: Sequence[str], segment: Segment | None, vocab: Vocabulary) -> li
     seen = {*PLACEHOLDERS} - {*stand_ins}
 
     def replaced(match: re.Match[str]) -> str:
-        stand_in = match[2] or match[3]
+        stand_in = match[2] or match[4]
         is_first = stand_in not in seen
         seen.add(stand_in)
-        return match[1] + stand_in if is_first else ""
+        before, after = " " if match[1] == "-" else match[1], " " if match[3] else ""
+        return before + stand_in + after if is_first else after
 
     names = "|".join(stand_in for stand_in in stand_ins if stand_in not in PLACEHOLDERS) or "(?!)"
-    is_joined = segment and re.search(f"{_LETTER}{_JOIN}(?:{names})|(?:{names}){_JOIN}{_LETTER}", segment.text)
-    before, after = ("", "") if is_joined else (f"(?:{_LETTER}+{_JOIN})*", f"(?:{_JOIN}{_LETTER}+)*")
-    word = f"(?<!{_LETTER}){before}({names}){_LETTER}{{,2}}{after}(?!{_LETTER})"
-    return [re.sub(f"(\\s*)(?:{word}|({'|'.join(PLACEHOLDERS)}))", replaced, text) for text in texts]
+    is_joined = segment and re.search(rf"\w-(?:{names})|(?:{names})-\w", segment.text)
+    hyphen = "(?!)" if is_joined else "-"
+    name = rf"(?<!{_LETTER})({names}){_LETTER}{{,2}}(?:['’]{_LETTER}+)?(?!{_LETTER})({hyphen}(?=\w))?"
+    pattern = re.compile(rf"(\s*|(?<=\w){hyphen})(?:{name}|({'|'.join(PLACEHOLDERS)}))")
+    return [pattern.sub(replaced, text) for text in texts]
 
 
 def _symbols(*vocabularies: Vocabulary) -> Sequence[str]:
