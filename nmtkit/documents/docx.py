@@ -5,15 +5,19 @@ ranges of comments are pairs; tabs, breaks, images, references of notes and dele
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot
-from nmtkit.documents.docx_runs import Item, formatted, render_runs
 from nmtkit.documents.xml import read_xml
 from nmtkit.documents.zipped import ZippedDocument
 from nmtkit.errors import UserError
-from nmtkit.text.markup import Token, elements, names, raw, text_of
-from nmtkit.text.segment import Kind, Part, Tag, balanced
+from nmtkit.text.markup import Token, elements, escape, names, raw, text_of
+from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced
+
+#: A part of a paragraph, or the parts of an element in it; the formatting of its run.
+Item: TypeAlias = tuple[Part | list[Part], str]
 
 _MEMBERS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
 _CONTAINERS = names("w:hyperlink w:ins w:moveTo w:smartTag w:fldSimple w:customXml w:dir w:bdo w:sdtContent")
@@ -60,7 +64,7 @@ def _slots(paragraph: Sequence[Token]) -> Iterator[Slot]:
 
 def _slot(run: Sequence[Token]) -> Slot:
     parts, base = _container(run)
-    return Slot(run[0].start, run[-1].end, balanced(parts), lambda new: render_runs(new, base))
+    return Slot(run[0].start, run[-1].end, balanced(parts), lambda new: _render(new, base))
 
 
 def _container(tokens: Sequence[Token]) -> tuple[list[Part], str]:
@@ -82,7 +86,7 @@ def _container(tokens: Sequence[Token]) -> tuple[list[Part], str]:
             items.append((Tag(kind, element.raw, key + element.first.attributes.get("w:id", "")), ""))
         elif name not in _DROPPED and element.raw.strip():
             items.append((Tag(Kind.ALONE, element.raw), ""))
-    return formatted(items)
+    return _formatted(items)
 
 
 def _run(tokens: Sequence[Token]) -> Iterator[Item]:
@@ -102,3 +106,58 @@ def _run(tokens: Sequence[Token]) -> Iterator[Item]:
                 kind, key = _FIELD.get(type, (Kind.ALONE, type))
             space = " " if name in _SPACES else ""
             yield Tag(kind, f"<w:r>{style}{element.raw}</w:r>", key, space), style
+
+
+def _formatted(items: Sequence[Item]) -> tuple[list[Part], str]:
+    """Return the parts of runs and their usual formatting. Text in other formatting is in pairs; fields are tags."""
+    weights: Counter[str] = Counter()
+    for part, style in items:
+        weights[style] += len(part) if isinstance(part, str) else 0
+    base = current = max(weights, key=lambda style: weights[style], default="")
+    parts: list[Part] = []
+    for part, style in [*_with_codes(items), ("", base)]:
+        is_alone = isinstance(part, Tag) and part.kind is Kind.ALONE
+        wanted = style if isinstance(part, str) else current if is_alone else base
+        if wanted != current:
+            parts += [Tag(Kind.CLOSE, "", "format")] if current != base else []
+            parts += [Tag(Kind.OPEN, "", "format", style=wanted)] if wanted != base else []
+            current = wanted
+        parts += part if isinstance(part, list) else [part]
+    return parts, base
+
+
+def _with_codes(items: Iterable[Item]) -> Iterator[Item]:
+    """Join the code of each field, up to its separator, to an opening tag; without a separator, to a standalone tag."""
+    code, level = "", 0  # and how many fields are open in it
+    for part, style in items:
+        field = part if isinstance(part, Tag) and part.name in ("field", "separate") else None
+        level += field is not None and field.kind is Kind.OPEN
+        if not level:
+            yield part, style
+            continue
+        code += "".join(_raw(inner, style) for inner in (part if isinstance(part, list) else [part]))
+        level -= field is not None and field.kind is Kind.CLOSE
+        if level == 0 or (level == 1 and field and field.name == "separate"):
+            yield [Tag(Kind.OPEN if level else Kind.ALONE, code, "field")], ""
+            code, level = "", 0
+    if code:  # of a field that ends in a later paragraph
+        yield [Tag(Kind.ALONE, code)], ""
+
+
+def _render(segment: Segment, base: str) -> str:
+    """Render the texts of a segment as runs, each with the formatting of the pair around it."""
+    styles, result = [base], []
+    for part in segment.parts:
+        result.append(_raw(part, styles[-1]))
+        if isinstance(part, Tag) and part.kind is Kind.OPEN:
+            has_style = part.name == "format" or part.name.isdigit()
+            styles.append(part.style if has_style else styles[-1])
+        elif isinstance(part, Tag) and part.kind is Kind.CLOSE:
+            styles.pop()
+    return "".join(result)
+
+
+def _raw(part: Part, style: str) -> str:
+    if isinstance(part, Tag):
+        return part.raw
+    return f'<w:r>{style}<w:t xml:space="preserve">{escape(part, is_html=False)}</w:t></w:r>'

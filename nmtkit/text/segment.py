@@ -343,23 +343,13 @@ class _Placement:
                 new.start = min(self.words[word][0] for word in linked)
                 new.end = max(self.words[word][1] for word in linked)
             if new.start < new.end and (node.parent is None or node.parent in self.placed):
-                parent = self.around(new, self.parent(node))
+                parent = self.parent(node)
+                new.start, new.end = max(new.start, parent.start), min(new.end, parent.end)
+                parent = self.deepest(parent, new.start, new.end)
                 if self.clip(new, parent):
                     new.children = [n for n in parent.children if new.start <= n.start and n.end <= new.end]
                     parent.children = [n for n in parent.children if n not in new.children] + [new]
                     self.placed[node] = new
-
-    def around(self, new: _Node, parent: _Node) -> _Node:
-        """Clip `new` to `parent`, in place, and return the deepest pair that then contains it.
-
-        That is `parent` or a pair inside it.
-        """
-        new.start, new.end = max(new.start, parent.start), min(new.end, parent.end)
-        inner: _Node | None = parent
-        while inner:
-            parent = inner
-            inner = next((n for n in parent.children if n.start <= new.start and new.end <= n.end), None)
-        return parent
 
     def clip(self, new: _Node, parent: _Node) -> bool:
         """Clip a pair to whole words that no other pair in `parent` crosses. Returns whether any word remains."""
@@ -411,14 +401,13 @@ class _Placement:
     @staticmethod
     def deepest(parent: _Node, start: int, end: int) -> _Node:
         """Return the deepest pair around a span. A pair around an empty span must not begin or end at its position."""
-        inner: _Node | None = parent
-        while inner:
-            parent, inner = inner, None
-            for node in parent.children:
-                if node.close and (
-                    node.start <= start and end <= node.end if start < end else node.start < start < node.end
-                ):
-                    inner = node
+        while inner := [
+            node
+            for node in parent.children
+            if node.close
+            and (node.start <= start and end <= node.end if start < end else node.start < start < node.end)
+        ]:
+            parent = inner[-1]
         return parent
 
     def parts(self) -> Iterable[Part]:
