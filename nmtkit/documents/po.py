@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, text_source
@@ -10,20 +9,12 @@ from nmtkit.errors import UserError
 from nmtkit.text.segment import Segment
 
 _CHARSET = re.compile(rb"Content-Type:[^\n]*charset=([\w-]+)")
-_KEYWORD = re.compile(r"(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d+)\])?)\s*(?=\")")
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"\s*$')
+_STRING = r'"((?:[^"\\\n]|\\.)*)"\s*'
+_FIELD = re.compile(rf"\s*(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d+)\])?)\s*((?:{_STRING})+)")
+_COMMENT = re.compile(r"\s*(?:#.*)?(?:\n|\Z)")
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPES = {ord(char): f"\\{letter}" for letter, char in _ESCAPED.items()} | {ord("\\"): "\\\\", ord('"'): '\\"'}
-
-
-@dataclass
-class _Field:
-    keyword: str
-    form: str | None  # of msgstr[form]
-    start: int
-    end: int
-    text: str = ""
 
 
 def read_po(content: bytes, options: Options) -> Document:
@@ -31,36 +22,29 @@ def read_po(content: bytes, options: Options) -> Document:
     newline = "\r\n" if "\r\n" in source.text else "\n"
     slots, singular, plural = [], "", ""
     for field in _fields(source.text):
-        if field.keyword == "msgid":
-            singular = plural = field.text
-        elif field.keyword == "msgid_plural":
-            plural = field.text
-        elif field.keyword.startswith("msgstr") and not field.text and singular:
-            segment = Segment((singular if field.form in (None, "0") else plural,))
-            slots.append(Slot(field.start, field.end, segment, partial(_render, newline=newline), is_target=True))
+        keyword, form, strings = field[1], field[2], field[3]
+        text = _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), "".join(re.findall(_STRING, strings)))
+        if keyword == "msgid":
+            singular = plural = text
+        elif keyword == "msgid_plural":
+            plural = text
+        elif keyword.startswith("msgstr") and not text and singular:
+            segment = Segment((singular if form in (None, "0") else plural,))
+            end = field.start(3) + len(strings.rstrip())
+            slots.append(Slot(field.start(3), end, segment, partial(_render, newline=newline), is_target=True))
     return SlicedDocument(source, slots)
 
 
-def _fields(text: str) -> Iterator[_Field]:
-    field: _Field | None = None
-    at = 0
-    for number, line in enumerate(text.splitlines(keepends=True), 1):
-        begin = line.lstrip("\ufeff \t")
-        keyword = _KEYWORD.match(begin)
-        string = _STRING.match(begin, keyword.end() if keyword else 0)
-        if keyword and string:
-            if field:
-                yield field
-            start = at + len(line) - len(begin) + keyword.end()
-            field = _Field(keyword[1], keyword[2], start, start)
-        elif (not string or not field) and begin.strip() and not begin.startswith("#"):
-            raise UserError(f"line {number} of the document is not valid in a PO file: {begin.strip()[:40]!r}")
-        if string and field:
-            field.end = at + len(line) - len(begin) + string.end(1) + 1
-            field.text += _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), string[1])
-        at += len(line)
-    if field:
-        yield field
+def _fields(text: str) -> Iterator[re.Match[str]]:
+    at = int(text.startswith("\ufeff"))
+    while at < len(text):
+        if field := _FIELD.match(text, at):
+            yield field
+        match = field or _COMMENT.match(text, at)
+        if not match:
+            number, line = text.count("\n", 0, at) + 1, text[at:].lstrip().partition("\n")[0]
+            raise UserError(f"line {number} of the document is not valid in a PO file: {line[:40]!r}")
+        at = match.end()
 
 
 def _render(segment: Segment, newline: str) -> str:
