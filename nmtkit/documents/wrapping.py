@@ -9,7 +9,7 @@ _NOT_AT_START = frozenset("、。，．：；？！）」』】〉》ー…々�
 
 def wrapped(segment: Segment, lines: int, width: int, newline: str) -> Segment:
     """Wrap the text of a segment to `lines` similar lines, or to more lines if they would exceed `width` characters."""
-    text = "".join(part if isinstance(part, str) else part.text for part in segment.parts)
+    text = segment.plain
     narrow = range(-(-len(text) // lines), width)
     breaks = next((found for w in narrow if len(found := _break(text, w)) < lines), None) or _break(text, width)
     parts: list[Part] = []

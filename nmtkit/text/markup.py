@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from nmtkit.errors import UserError
 from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced, pairs, place
 
 
@@ -161,7 +162,8 @@ def inline(
 ) -> Segment:
     """Create a segment from tokens of text and inline tags. Content that is not translated becomes protected spans.
 
-    `as_tag` may return a tag for an element or a single token that is not text.
+    `as_tag` may return a tag for an element or a single token that is not text. Raises UserError for about a thousand
+    nested elements.
     """
 
     def parts(tokens: Sequence[Token], translated: bool) -> Iterator[Part]:
@@ -184,7 +186,10 @@ def inline(
                     text = "".join(text_of(inner, is_html) for inner in element.inside if inner.kind == "text")
                     yield Tag(Kind.ALONE, element.raw, text=text, offset=token.start)
 
-    return balanced(parts(tokens, translated))
+    try:
+        return balanced(parts(tokens, translated))
+    except RecursionError:
+        raise UserError("the text has too many elements inside each other: simplify it") from None
 
 
 def text_of(token: Token, is_html: bool) -> str:

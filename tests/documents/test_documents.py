@@ -248,6 +248,7 @@ EXTERNAL = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><xliff>&a;</xl
         ("xliff", EXTERNAL.encode(), "declares the entity"),
         ("xliff", b"<x/>", "not XLIFF"),
         ("xliff", b"<xliff><source></xliff>", "not well-formed"),
+        ("html", b"<b>" * 2000 + b"x" + b"</b>" * 2000, "too many elements inside each other"),
         ("tmx", b"<x/>", "not TMX"),
         ("po", b"msgid broken", "line 1 of the document"),
         ("json", b"{", "not JSON"),
