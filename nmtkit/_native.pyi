@@ -36,6 +36,7 @@ def model(
     d_v: int,
     pre_norm: bool,
     embedding_scale: float,
+    norm_epsilon: float,
     rms_norm: bool,
     rotary: bool,
     activation: str,

@@ -22,7 +22,7 @@ from nmtkit.text.vocabulary import NEVER_OUTPUT, SPECIALS
 MAX_POSITIONS = 4096  # exported sinusoids, since CTranslate2 orders sines and cosines differently
 _KNOWN: Known = {
     **SIZES_AND_DROPOUT,
-    **dict.fromkeys(("activation", "positions", "norm_type", "bias")),
+    **dict.fromkeys(("activation", "positions", "norm_type", "norm_epsilon", "bias")),
     **{"norm": ("post", "pre"), "share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
     **{"embedding_scale": None, "embedding_norm": (False, True), "decoder_recurrence": (None,)},
     **{"source_end": (False, True), "attention_window": (None,), "qk_norm": (False,)},
@@ -64,7 +64,7 @@ def to_ctranslate2(
         TransformerEncoderSpec(config.encoder_layers, config.heads, **options),
         TransformerDecoderSpec(config.decoder_layers, config.heads, **options),
     )
-    spec.config.layer_norm_epsilon = 1e-5  # of RMSNorm, the default is different
+    spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = SPECIALS[1:]
     spec.config.decoder_start_token = spec.config.bos_token
     spec.config.add_source_eos = config.source_end

@@ -29,7 +29,7 @@ from nmtkit.wording import quoted
 
 MODEL_FILE = "model.bin"
 _SPEC, _REVISION = "TransformerSpec", 7
-_EPSILON = 1e-5  # in layer norms
+_NORM_EPSILON = 1e-5  # if null in config.json
 _ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
 _OTHER_ACTIVATIONS: Mapping[float, str] = {
     1: "gelu approximated by tanh",
@@ -90,8 +90,11 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
             Side(tokenizer, rows, len(pieces))
             for tokenizer, (_, rows), pieces in zip(tokenizers, pairs, vocabularies, strict=True)
         )
-        source_end = _reads_source_end(settings, has_start)
-        return _convert(spec.variables, languages, (source, target), folder, source_end)
+        from_settings = {
+            "source_end": _reads_source_end(settings, has_start),
+            "norm_epsilon": settings.get("layer_norm_epsilon") or _NORM_EPSILON,
+        }
+        return _convert(spec.variables, languages, (source, target), folder, from_settings)
 
 
 def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
@@ -101,9 +104,6 @@ def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str
     """
     if settings.get("add_source_bos"):
         raise UserError("config.json: add_source_bos is set, which is not supported")
-    epsilon = settings.get("layer_norm_epsilon")
-    if epsilon is not None and not math.isclose(epsilon, _EPSILON):
-        raise UserError(f"config.json: layer_norm_epsilon is {epsilon}: only {_EPSILON} is supported")
     needed_in = {"unk_token": vocabularies, "eos_token": vocabularies}
     if has_start:
         needed_in["decoder_start_token"] = vocabularies[1:]
@@ -195,9 +195,9 @@ def _convert(
     languages: tuple[str, str],
     sides: tuple[Side, Side],
     folder: Path,
-    source_end: bool,
+    options: Mapping[str, Any],
 ) -> Checkpoint:
-    """Create the checkpoint from a model's variables."""
+    """Create the checkpoint from a model's variables, and `options` of the model that they do not determine."""
     matrices, attributes = _split(variables, folder)
     config, scale = _take_config(matrices, attributes)
     weights = ForeignWeights(matrices)
@@ -214,7 +214,7 @@ def _convert(
     if attributes.get(_ZERO_START):
         sides = (sides[0], replace(sides[1], rows=[*sides[1].rows[:BOS], None, *sides[1].rows[BOS + 1 :]]))
     positions, halves = _form_of(tables)
-    config = replace(config, positions=positions, source_end=source_end)
+    config = replace(config, positions=positions, **options)
     if positions == "learned":
         config, named = with_positions(config, *tables)
         others |= named

@@ -18,7 +18,7 @@ SIZES_AND_DROPOUT: Known = dict.fromkeys(
         *("dropout", "attention_dropout", "activation_dropout"),
     )
 )
-PAPER_LAYERS: Known = {"norm_type": ("layer",), "qk_norm": (False,), "bias": (True,)}
+PAPER_LAYERS: Known = {"norm_type": ("layer",), "norm_epsilon": (1e-5,), "qk_norm": (False,), "bias": (True,)}
 MARIAN: Known = {  #: Marian models of transformers
     **SIZES_AND_DROPOUT,
     **PAPER_LAYERS,

@@ -18,7 +18,17 @@ from nmtkit.conversion.folder import add_tokenizers, export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface_export import named_tensors, piece_ids
 from nmtkit.conversion.known import MARIAN, check_known
-from nmtkit.conversion.marian_file import DECODER, MATRICES, OPTIONS, SPM, YAML, fixed, to_yaml, write_marian
+from nmtkit.conversion.marian_file import (
+    DECODER,
+    MATRICES,
+    NORM_EPSILON,
+    OPTIONS,
+    SPM,
+    YAML,
+    fixed,
+    to_yaml,
+    write_marian,
+)
 from nmtkit.conversion.marian_import import sentencepiece_ids
 from nmtkit.conversion.weights import MASK
 from nmtkit.decoding.config import SearchConfig
@@ -29,7 +39,10 @@ from nmtkit.text.reading import read_lines
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
-_KNOWN = {**MARIAN, "positions": ("marian",), "decoder_recurrence": (None, "ssru")}
+_KNOWN = {  # 1e-5, with which nmt-train trains, moves logits by about 1e-5
+    **{**MARIAN, "positions": ("marian",), "decoder_recurrence": (None, "ssru")},
+    "norm_epsilon": (NORM_EPSILON, 1e-5),
+}
 _BINARY, _INT8, _SHORTLIST = "model.bin", "model.intgemm.alphas.bin", "lex.bin"
 _MULTIPLE, _INT8_MULTIPLE = 8, 16  # of the rows of a vocabulary, and of the widths of a model, in int8
 _PAGE = {"index.html": "browser.html", "offline.js": "offline.js"}

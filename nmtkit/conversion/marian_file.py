@@ -21,6 +21,7 @@ from nmtkit.errors import UserError
 from nmtkit.wording import quoted
 
 DECODER = "decoder.yml"  #: file with the settings of the search
+NORM_EPSILON = 1e-6  #: of all models
 SPM, YAML = ".spm", ".yml"  #: suffixes of vocabularies
 OPTIONS = {  #: options of `TransformerConfig`, and their names in Marian
     **{"encoder_layers": "enc-depth", "decoder_layers": "dec-depth", "d_model": "dim-emb"},

@@ -13,7 +13,17 @@ from nmtkit.conversion.ctranslate2_import import tokenizers_beside
 from nmtkit.conversion.fairseq_tokenizers import joint
 from nmtkit.conversion.folder import read_part
 from nmtkit.conversion.marian import UNK_PIECE, renumber
-from nmtkit.conversion.marian_file import DECODER, MATRICES, OPTIONS, SPM, YAML, fixed, parse_settings, read_marian
+from nmtkit.conversion.marian_file import (
+    DECODER,
+    MATRICES,
+    NORM_EPSILON,
+    OPTIONS,
+    SPM,
+    YAML,
+    fixed,
+    parse_settings,
+    read_marian,
+)
 from nmtkit.conversion.weights import MASK, Embeddings, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -72,7 +82,10 @@ def _transformer_config(settings: Mapping[str, Sequence[str]]) -> TransformerCon
             raise UserError(f"{name} is {quoted(found)}: only {', '.join(map(quoted, supported))} is supported")
     values: dict[str, Any] = {ours: settings[theirs][0] for ours, theirs in OPTIONS.items()}
     sizes = {name: int(value) for name, value in values.items() if name != "activation"}
-    return TransformerConfig(**(values | sizes), positions="marian", decoder_recurrence="ssru" if has_ssru else None)
+    recurrence = "ssru" if has_ssru else None
+    return TransformerConfig(
+        **(values | sizes), positions="marian", norm_epsilon=NORM_EPSILON, decoder_recurrence=recurrence
+    )
 
 
 def _take_embeddings(weights: ForeignWeights) -> Embeddings:

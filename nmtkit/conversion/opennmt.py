@@ -125,7 +125,15 @@ def from_eole(folder: Path, options: ImportConfig) -> Checkpoint:
         given = {**training, **own, **own.get("embeddings", {}), **encoder, **decoder}
         given |= {"enc_layers": encoder.get("layers", 2), "dec_layers": decoder.get("layers", 2)}
         given["pos_ffn_activation_fn"] = given.get("mlp_activation_fn", "relu")
-        for name in ("heads", "hidden_size", "transformer_ff", "mlp_activation_fn", "position_encoding_type"):
+        given.setdefault("norm_eps", 1e-5)
+        for name in (
+            "heads",
+            "hidden_size",
+            "transformer_ff",
+            "mlp_activation_fn",
+            "norm_eps",
+            "position_encoding_type",
+        ):
             if encoder.get(name) != decoder.get(name):
                 raise UserError(f"config.json: {name} differs between encoder and decoder, which is not supported")
         tensors: dict[str, Tensor] = {}
@@ -183,6 +191,7 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
         attention_dropout=_last(given.get("attention_dropout"), 0.1),
         activation=activation,
         norm="pre",
+        norm_epsilon=given.get("norm_eps", 1e-6),
         source_end=False,
     )
 

@@ -43,6 +43,7 @@ _KNOWN: dict[str, tuple[object, ...]] = {  # options that the compiled search kn
     "source_end": (False, True),
     "attention_window": (None,),
     "norm_type": ("layer", "rms"),
+    "norm_epsilon": _ANY,
     "qk_norm": (False, True),
     "bias": (False, True),
 }
@@ -106,6 +107,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
             config.value_size,
             config.norm == "pre",
             config.input_scale,
+            config.norm_epsilon,
             config.norm_type == "rms",
             config.positions == "rotary",
             config.activation,

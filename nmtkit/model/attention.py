@@ -94,7 +94,9 @@ class SelfAttention(nn.Module):
         self.sizes = Sizes(config.heads, config.key_size, config.value_size)
         self.qkv = StackedLinear(config.d_model, self.widths, config.bias)
         self.out = nn.Linear(value_width, config.d_model, config.bias)
-        self.q_norm, self.k_norm = (RMSNorm(config.key_size) if config.qk_norm else None for _ in range(2))
+        self.q_norm, self.k_norm = (
+            RMSNorm(config.key_size, config.norm_epsilon) if config.qk_norm else None for _ in range(2)
+        )
 
     def forward(
         self,
@@ -179,7 +181,9 @@ class CrossAttention(nn.Module):
         self.q = nn.Linear(config.d_model, key_width, config.bias)
         self.kv = StackedLinear(config.d_model, self.widths, config.bias)
         self.out = nn.Linear(value_width, config.d_model, config.bias)
-        self.q_norm, self.k_norm = (RMSNorm(config.key_size) if config.qk_norm else None for _ in range(2))
+        self.q_norm, self.k_norm = (
+            RMSNorm(config.key_size, config.norm_epsilon) if config.qk_norm else None for _ in range(2)
+        )
 
     def queries(self, x: Tensor) -> Tensor:
         """Project x (…, D) to the queries of all heads (…, H·K)."""

@@ -134,6 +134,9 @@ class TransformerConfig(ModelConfig):
     norm_type: str = option(
         "layer", choices=("layer", "rms"), help="Layer norm (the paper), or RMSNorm, without mean and bias."
     )
+    norm_epsilon: float = option(
+        1e-5, above=0.0, max=1.0, file_only=True, help="ε of layer norms and RMSNorms. Toolkits differ in it."
+    )
     qk_norm: bool = option(False, help="Normalize the queries and keys of each head by RMSNorm (not in the paper).")
     bias: bool = option(True, help="Learn the biases of linear layers and layer norms.")
     share_embeddings: str | None = option(

@@ -39,9 +39,6 @@ class LayerNorm(nn.LayerNorm):
 class RMSNorm(nn.RMSNorm):
     """x / √(mean(x²) + ε) · gain (Zhang and Sennrich 2019), in the precision of its input, as in `LayerNorm`."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width, eps=1e-5)
-
     def forward(self, x: Tensor) -> Tensor:
         """Normalize x (…, D). The gradient of the gain has the precision of the parameter."""
         with torch.autocast(x.device.type, enabled=False):
@@ -50,7 +47,9 @@ class RMSNorm(nn.RMSNorm):
 
 def make_norm(config: TransformerConfig) -> nn.Module:
     """Create the norm that `norm_type` selects, for activations (…, D)."""
-    return RMSNorm(config.d_model) if config.norm_type == "rms" else LayerNorm(config.d_model, bias=config.bias)
+    if config.norm_type == "rms":
+        return RMSNorm(config.d_model, config.norm_epsilon)
+    return LayerNorm(config.d_model, config.norm_epsilon, bias=config.bias)
 
 
 def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:

@@ -58,8 +58,8 @@ struct Workspace {
 inline void normalize_rows(const Model& model, const Norm& norm, float* x, int n) {
   const int D = model.d_model;
   for (float* row = x; row < x + n * D; row += D)
-    norm.bias ? static_cast<void>(normalize(row, norm.gain, norm.bias, kNormEpsilon, D, row))
-              : rms_normalize(row, norm.gain, kNormEpsilon, D, row);
+    norm.bias ? static_cast<void>(normalize(row, norm.gain, norm.bias, model.norm_epsilon, D, row))
+              : rms_normalize(row, norm.gain, model.norm_epsilon, D, row);
 }
 
 // x (n, D) = √D · embedding + position(i) of token i, normalized with embedding_norm. Rotary positions are not added.
@@ -83,7 +83,7 @@ void embed(const Model& model, const Matrix& table, const Norm& norm, const int6
 // The queries or the keys (H, K) of a token: normalized with this gain, and rotated to this position, unless null.
 inline void prepare_heads(const Model& model, const float* gain, const float* rotation, float* heads) {
   for (float* head = heads; head < heads + model.key_width(); head += model.d_k) {
-    if (gain) rms_normalize(head, gain, kNormEpsilon, model.d_k, head);
+    if (gain) rms_normalize(head, gain, model.norm_epsilon, model.d_k, head);
     if (rotation) rotate(rotation, model.d_k / 2, head);
   }
 }

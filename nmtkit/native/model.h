@@ -12,8 +12,6 @@
 
 namespace nmtkit {
 
-constexpr float kNormEpsilon = 1e-5f;  // as in nmtkit/model/residual.py
-
 // Layer norm, or RMSNorm without a bias.
 struct Norm {
   const float* gain;
@@ -58,7 +56,7 @@ struct DecoderLayer {
 struct Model {
   int d_model, heads, d_k, d_v;
   bool pre_norm, rms_norm = false, embedding_norm = false;
-  float embedding_scale;
+  float embedding_scale, norm_epsilon;
   bool rotary = false;  // positions rotate the queries and keys of self-attention, and are not added to embeddings
   Activation activation;
   const Matrix *source_embedding = nullptr, *target_embedding = nullptr;  // (W, D)

@@ -96,9 +96,9 @@ PyObject* model(PyObject*, PyObject* args) {
   int pre_norm, rms_norm, rotary, encoder_layers, decoder_layers, threads;
   const char *activation, *format;
   PyObject* weights;
-  if (!PyArg_ParseTuple(args, "iiiipfppsiiO!si", &sizes.d_model, &sizes.heads, &sizes.d_k, &sizes.d_v, &pre_norm,
-                        &sizes.embedding_scale, &rms_norm, &rotary, &activation, &encoder_layers, &decoder_layers, &PyDict_Type, &weights,
-                        &format, &threads))
+  if (!PyArg_ParseTuple(args, "iiiipffppsiiO!si", &sizes.d_model, &sizes.heads, &sizes.d_k, &sizes.d_v, &pre_norm,
+                        &sizes.embedding_scale, &sizes.norm_epsilon, &rms_norm, &rotary, &activation, &encoder_layers,
+                        &decoder_layers, &PyDict_Type, &weights, &format, &threads))
     return nullptr;
   std::vector<Array<const float>> read(PyDict_Size(weights));
   std::vector<Array<const int8_t>> integers(read.size());

@@ -373,7 +373,6 @@ def test_models_that_nmtkit_lacks_are_refused_by_name(
     ("changes", "words"),
     [
         ({"add_source_bos": True}, "add_source_bos is set"),
-        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
         ({"decoder_start_token": None}, "decoder_start_token is None, which is not in the vocabulary"),
         ({"unk_token": "</s>"}, "<unk> is an ordinary piece, because unk_token of config.json is '</s>'"),
     ],

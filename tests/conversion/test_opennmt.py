@@ -36,6 +36,14 @@ def test_greedy_outputs_equal_those_of_the_toolkit(toolkit: str, tmp_path: Path)
     assert len(set(outputs)) > 5
 
 
+def test_layer_norms_have_the_epsilon_of_the_model_or_the_default_of_its_toolkit(tmp_path: Path) -> None:
+    content = torch.load(FOREIGN / MODELS["opennmt"], weights_only=False)
+    content["opt"].norm_eps = 1e-4
+    torch.save(content, tmp_path / "model.pt")
+    paths = [*(FOREIGN / name for name in MODELS.values()), tmp_path / "model.pt"]
+    assert [imported(path).model_config.to_dict()["norm_epsilon"] for path in paths] == [1e-6, 1e-6, 1e-5, 1e-4]
+
+
 def test_beam_outputs_and_their_scores_equal_those_of_opennmt_py_2(tmp_path: Path) -> None:
     importer = find_importer(FOREIGN / MODELS["opennmt2"])
     save_checkpoint(tmp_path / "model.pt", importer.load(FOREIGN / MODELS["opennmt2"], ImportConfig("en", "de")))

@@ -40,7 +40,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"d_k": 5, "d_v": 3},
     {"share_embeddings": "none", "attention_window": 1, "norm": "pre"},
     {"activation": "gelu", "output_bias": True, "source_end": False},
-    {"activation": "swish", "positions": "fairseq", "norm": "pre"},
+    {"activation": "swish", "positions": "fairseq", "norm": "pre", "norm_epsilon": 0.1},
     {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "qk_norm": True, "bias": False},
     {"positions": "rotary", "d_k": 6, "d_v": 3, "bias": False, "attention_window": 2},
     {"decoder_recurrence": "ssru"},

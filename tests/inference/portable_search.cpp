@@ -60,6 +60,7 @@ std::unique_ptr<Model> read_model() {
   model->d_v = static_cast<int>(sizes[3]);
   model->pre_norm = sizes[4] != 0;
   model->embedding_norm = false;
+  model->norm_epsilon = 1e-5f;
   model->embedding_scale = std::sqrt(static_cast<float>(model->d_model));
   const NumberFormat format = sizes[5] ? NumberFormat::kInt8 : NumberFormat::kFp32;
   model->activation = static_cast<Activation>(sizes[8]);

@@ -46,6 +46,7 @@ OTHER_VALUES: dict[str, tuple[object, ...]] = {  # of the options that have no l
     "output_bias": (False, True),
     "embedding_scale": (1.0, 3.5),
     "embedding_norm": (False, True),
+    "norm_epsilon": (1e-6, 0.1),
     "source_end": (False, True),
     "attention_window": (None, 2),
     "qk_norm": (False, True),
