@@ -36,7 +36,7 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     nmt-import marian/model.npz --dict vocab.spm vocab.spm -s en -t de --output marian.pt
 
     MODEL is a folder of Hugging Face transformers (a Marian model, such as OPUS-MT, FSMT, NLLB-200, M2M-100 or
-    mBART-50), a folder of CTranslate2 or Eole, or a file of fairseq, OpenNMT-py or Marian. The checkpoint contains the
+    mBART-50), of CTranslate2, Eole or Marian, or a file of fairseq, OpenNMT-py or Marian. The checkpoint contains the
     tokenizers: it translates raw text and can be fine-tuned. No code in MODEL is executed. Models that nmtkit cannot
     reproduce are rejected.
     """

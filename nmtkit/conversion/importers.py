@@ -17,6 +17,7 @@ from nmtkit.conversion.fairseq import from_fairseq
 from nmtkit.conversion.fairseq_tokenizers import tokenizer_files_beside
 from nmtkit.conversion.huggingface import model_type
 from nmtkit.conversion.huggingface_settings import search_options
+from nmtkit.conversion.marian_file import find_model
 from nmtkit.conversion.marian_import import from_marian_file, search_settings
 from nmtkit.conversion.pickled import begins_like_pickled
 from nmtkit.errors import UserError
@@ -88,6 +89,13 @@ IMPORTERS = (  # the first that recognizes a path reads it
         lambda path: search_options(path, fsmt.SEARCH_DEFAULTS),
     ),
     Importer(
+        "a Marian model",
+        lambda path: find_model(path) is not None,
+        from_marian_file,
+        (*_LANGUAGES, "dict", "spm_model"),
+        search_settings,
+    ),
+    Importer(
         "a CTranslate2 model",
         lambda path: (path / MODEL_FILE).exists(),
         from_ctranslate2,
@@ -107,18 +115,11 @@ IMPORTERS = (  # the first that recognizes a path reads it
     ),
     Importer(
         "a fairseq checkpoint",
-        lambda path: path.is_file() and path.suffix != ".npz" and begins_like_pickled(path),  # .npz is Marian's
+        lambda path: path.is_file() and begins_like_pickled(path),
         from_fairseq,
         (*_LANGUAGES, "dict", "bpe_codes", "spm_model"),
         lambda path: {"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},  # fairseq's own defaults
         allows_unknown=False,
-    ),
-    Importer(
-        "a Marian model",
-        lambda path: path.suffix in (".npz", ".bin") and path.is_file(),
-        from_marian_file,
-        (*_LANGUAGES, "dict", "spm_model"),
-        search_settings,
     ),
 )
 

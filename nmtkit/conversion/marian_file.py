@@ -74,12 +74,21 @@ def fixed(has_ssru: bool) -> Mapping[str, tuple[str, ...]]:
     return {**_FIXED, **(_SSRU if has_ssru else {})}
 
 
+def find_model(path: Path) -> Path | None:
+    """Return a path if it is a model file, or the one in a folder; None without one. Raises UserError for several."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    found = [file for file in files if file.is_file() and (file.suffix == ".npz" or _is_binary(file))]
+    if len(found) > 1:
+        raise UserError(f"the folder contains several models of Marian: give one, such as {found[0]}")
+    return found[0] if found else None
+
+
 def read_marian(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Sequence[str]]]:
     """Read the weights (…) of a model by the names of transformers, and its settings.
 
     Unknown weights keep their names, and int8 becomes float32. Call it inside `as_user_errors`.
     """
-    items = _read_binary(path.read_bytes()) if path.suffix == ".bin" else dict(np.load(path))
+    items = _read_binary(path.read_bytes()) if _is_binary(path) else dict(np.load(path))
     if _SETTINGS not in items:
         raise UserError(f"it has no {_SETTINGS}: not a Marian model")
     settings = parse_settings(items.pop(_SETTINGS).tobytes().rstrip(b"\0").decode())
@@ -152,6 +161,11 @@ def _turned(name: str, tensor: Tensor) -> Tensor:
     if name.rpartition("_")[2].startswith("W"):
         return tensor.t()
     return tensor.unsqueeze(0) if tensor.dim() == 1 else tensor.flatten()
+
+
+def _is_binary(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(8) == _VERSION.to_bytes(8, "little")
 
 
 def _read_binary(content: bytes) -> dict[str, NDArray[Any]]:

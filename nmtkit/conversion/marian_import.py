@@ -20,6 +20,7 @@ from nmtkit.conversion.marian_file import (
     OPTIONS,
     SPM,
     YAML,
+    find_model,
     fixed,
     parse_settings,
     read_marian,
@@ -34,12 +35,14 @@ from nmtkit.wording import quoted
 
 
 def from_marian_file(path: Path, options: ImportConfig) -> Checkpoint:
-    """Read a model of Marian in float32, float16 or int8. Without vocabularies in `options`, `decoder.yml` names them.
+    """Read a model file of Marian, or its folder, in float32, float16 or int8.
 
-    Raises UserError if a file is missing or damaged, or, naming it, for a feature that nmtkit's Transformer lacks.
+    Without vocabularies in `options`, `decoder.yml` names them. Raises UserError if a file is missing or damaged, or,
+    naming it, for a feature that nmtkit's Transformer lacks.
     """
     languages = options.languages()
     with as_user_errors(path, "a Marian model"):
+        path = find_model(path) or path
         tensors, settings = read_marian(path)
         config = _transformer_config(settings)
         weights = ForeignWeights(tensors)
@@ -64,7 +67,7 @@ def from_marian_file(path: Path, options: ImportConfig) -> Checkpoint:
 
 def search_settings(path: Path) -> dict[str, float | str]:
     """Return the options of nmt-generate, by name, that correspond to the search settings in a model's folder."""
-    settings = _decoder_settings(path)
+    settings = _decoder_settings(find_model(path) or path)
     found: dict[str, float | str] = {"beam": int(settings["beam-size"][0])} if "beam-size" in settings else {}
     if "normalize" in settings:
         found |= {"length_penalty_form": "power", "length_penalty": float(settings["normalize"][0])}

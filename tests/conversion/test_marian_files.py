@@ -124,6 +124,17 @@ def test_an_import_recommends_the_search_of_the_model() -> None:
     assert search == {"beam": 12, "length_penalty_form": "power", "length_penalty": 0.6}
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_the_folder_of_a_model_is_imported_like_the_model_in_it(binary: bool, tmp_path: Path) -> None:
+    checkpoint = imported(FOREIGN / "model.npz")
+    exported(checkpoint, tmp_path / "folder", binary=binary)
+    check_equal(imported(tmp_path / "folder"), checkpoint)
+    assert find_importer(tmp_path / "folder").search(tmp_path / "folder")["beam"] == 4
+    (tmp_path / "folder/again.npz").touch()
+    with pytest.raises(UserError, match="folder: the folder contains several models of Marian: give one"):
+        imported(tmp_path / "folder")
+
+
 def forge(folder: Path, **changes: Any) -> Path:
     """Copy the model, with other values of weights, or of settings by names with underscores."""
     shutil.copytree(FOREIGN, folder, dirs_exist_ok=True)
