@@ -18,7 +18,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, take_positions
+from nmtkit.conversion.weights import ForeignWeights, assemble, take_positions
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -78,6 +78,7 @@ _OLD_NORMS = {  # norms of a layer by number
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
 _OLD_NORM = re.compile(r"((encoder|decoder)\.layers\.\d+\.)layer_norms\.(\d)\.(weight|bias)")
+_OUTPUT = "decoder.output_projection.weight"
 _OLD_ATTENTION = re.compile(r"(.+_attn\.)in_proj_(weight|bias)")
 
 
@@ -104,7 +105,13 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
         if config.positions == "learned":
             config, tables = take_positions(weights, config)
             others |= tables
-        embeddings = _take_embeddings(weights, given)
+        shares = bool(given.get("share_all_embeddings"))
+        embeddings = weights.take_embeddings(
+            shares=shares,
+            ties=shares or bool(given.get("share_decoder_input_output_embed")),
+            scale=1.0 if given.get("no_scale_embedding") else None,
+            output=_OUTPUT,
+        )
         weights.refuse_rest()
         checkpoint = assemble(config, languages, sides, embeddings, others, halves=config.positions == "fairseq")
         return replace(checkpoint, search=_search(given))
@@ -205,25 +212,5 @@ def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             for letter, block in zip("qkv", torch.chunk(tensor, 3), strict=True):
                 renamed[f"{attention[1]}{letter}_proj.{attention[2]}"] = block
         else:
-            renamed["decoder.output_projection.weight" if name == "decoder.embed_out" else name] = tensor
+            renamed[_OUTPUT if name == "decoder.embed_out" else name] = tensor
     return renamed
-
-
-def _take_embeddings(weights: ForeignWeights, given: Mapping[str, Any]) -> Embeddings:
-    """Take the embeddings. A shared matrix may be stored once or under each name."""
-    shares_all = bool(given.get("share_all_embeddings"))
-    target = weights.take("decoder.embed_tokens.weight")
-    source = _take_or_share(weights, "encoder.embed_tokens.weight", target, shares_all)
-    shares_output = shares_all or bool(given.get("share_decoder_input_output_embed"))
-    output = _take_or_share(weights, "decoder.output_projection.weight", target, shares_output)
-    return Embeddings(source, target, output, scale=1.0 if given.get("no_scale_embedding") else None)
-
-
-def _take_or_share(weights: ForeignWeights, name: str, target: Tensor, is_shared: bool) -> Tensor:
-    """Take a matrix (W, D), or return the shared target embedding. Raises UserError if it is missing or not equal."""
-    if is_shared and name not in weights:
-        return target
-    matrix = weights.take(name)
-    if is_shared and not torch.equal(matrix, target):
-        raise UserError(f"{name} differs from the target embedding, but the options say that they are shared: damaged")
-    return matrix

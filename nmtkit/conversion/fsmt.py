@@ -18,7 +18,6 @@ from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_toke
 from nmtkit.conversion.weights import (
     POSITION_OFFSET,
     POSITIONS,
-    Embeddings,
     ForeignWeights,
     Side,
     are_sinusoids,
@@ -32,6 +31,7 @@ from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
 MODEL_TYPE = "fsmt"
+_OUTPUT = "decoder.output_projection.weight"
 _SPECIALS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # ids in FSMT
 _REQUIRED: dict[str, Any] = {  # the only supported values, which are also the defaults
     "pad_token_id": 1,
@@ -63,7 +63,12 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         if tables := _take_learned_positions(weights, config.d_model):
             config, learned = with_positions(config, *tables)
             others |= learned
-        embeddings = _take_embeddings(weights, settings)
+        embeddings = weights.take_embeddings(
+            shares=settings["tie_word_embeddings"],
+            ties=not all(name in weights for name in ("decoder.embed_tokens.weight", _OUTPUT)),
+            scale=None if settings["scale_embedding"] else 1.0,
+            output=_OUTPUT,
+        )
         weights.refuse_rest()
         return assemble(config, pair, sides, embeddings, others, halves=config.positions == "fairseq")
 
@@ -137,20 +142,3 @@ def _are_sinusoids(table: Tensor) -> bool:
     fitting = (form for form in (torch.bfloat16, torch.float16) if table.to(form).float().equal(table))
     rounding = torch.finfo(next(fitting, torch.float32)).eps
     return are_sinusoids(table, "fairseq", _MAX_POSITION_ERROR + rounding)
-
-
-def _take_embeddings(weights: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
-    """Take the embeddings. The output matrix is the target embedding, stored under either name, or separate.
-
-    The source embedding is the same matrix only with `tie_word_embeddings`.
-    """
-    names = ("decoder.embed_tokens.weight", "decoder.output_projection.weight", "encoder.embed_tokens.weight")
-    taken = {name: weights.take(name) for name in names if name in weights}
-    is_tied = settings["tie_word_embeddings"]
-    if not taken or (not is_tied and names[2] not in taken):
-        weights.take(names[2])  # raises
-    if not is_tied and taken.keys() == {names[2]}:
-        weights.take(names[0])  # raises
-    shared = next(iter(taken.values()))
-    target, output, source = (taken.get(name, shared) for name in names)
-    return Embeddings(source, target, output, scale=None if settings["scale_embedding"] else 1.0)

@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.folder import read_object, read_part
@@ -32,9 +29,6 @@ VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
 SPECIAL_PIECES = (EOS_PIECE, UNK_PIECE, PAD_PIECE)
 
-# Names of the embeddings and of the output matrix, without `model.`.
-_SHARED, _SOURCE, _TARGET = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
-_OUTPUT = "lm_head.weight"
 _MAX_POSITION_ERROR = 2e-3  # for sinusoids in fp16
 _DEFAULTS: dict[str, Any] = {  # of transformers' MarianConfig
     **{**DEFAULTS, "activation_function": "gelu", "scale_embedding": False, "share_encoder_decoder_embeddings": True},
@@ -81,43 +75,15 @@ def _vocabulary_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
-    """Take the embeddings and the output matrix. Shared matrices may be stored under any of their names.
+    """Take the embeddings and the output matrix.
 
     With a separate output, transformers 5 stores and uses both embeddings even if config.json says they are shared.
     """
-    is_shared, is_tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
-    source_size, target_size = _vocabulary_sizes(settings)
-    sizes = {_SHARED: source_size, _SOURCE: source_size, _TARGET: target_size, _OUTPUT: target_size}
-    found = {name: tensors.take(name) for name in sizes if name in tensors}
-    for name, matrix in found.items():
-        if matrix.shape != (expected := (sizes[name], settings["d_model"])):
-            raise UserError(f"the weight {name} has the shape {list(matrix.shape)}, not {list(expected)}")
-    if is_tied:
-        _check_one(found, (_SHARED, _SOURCE, _TARGET, _OUTPUT) if is_shared else (_TARGET, _OUTPUT))
-    same_as_output = (_OUTPUT,) if is_tied else ()
-    source = _first(found, (_SOURCE, _SHARED, _TARGET, *same_as_output) if is_shared else (_SOURCE,))
-    target = _first(found, (_TARGET, _SHARED, *same_as_output) if is_shared else (_TARGET, *same_as_output))
-    output = _first(found, (_OUTPUT, _TARGET, _SHARED) if is_tied else (_OUTPUT,))
-    bias = tensors.take("final_logits_bias") if "final_logits_bias" in tensors else None
-    if bias is not None and bias.numel() != target_size:
-        raise UserError(f"final_logits_bias has the shape {list(bias.shape)}, not [1, {target_size}]")
-    return Embeddings(source, target, output, bias, scale=None if settings["scale_embedding"] else 1.0)
-
-
-def _check_one(found: Mapping[str, Tensor], names: Sequence[str]) -> None:
-    """Raise UserError unless the matrices with these names are equal."""
-    stored = [name for name in names if name in found]
-    for name in stored:
-        if not torch.equal(found[name], found[stored[0]]):
-            raise UserError(f"{stored[0]} and {name} differ, but {CONFIG} says that they are shared")
-
-
-def _first(found: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
-    """Return the matrix with the first of these names that is stored. Raises UserError if there is none."""
-    for name in names:
-        if name in found:
-            return found[name]
-    raise UserError(f"the weight {names[0]} is missing")
+    return tensors.take_embeddings(
+        shares=settings["share_encoder_decoder_embeddings"],
+        ties=settings["tie_word_embeddings"],
+        scale=None if settings["scale_embedding"] else 1.0,
+    )
 
 
 def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:

@@ -15,7 +15,6 @@ from nmtkit.conversion.folder import read_part
 from nmtkit.conversion.marian import UNK_PIECE, renumber
 from nmtkit.conversion.marian_file import (
     DECODER,
-    MATRICES,
     NORM_EPSILON,
     OPTIONS,
     SPM,
@@ -25,7 +24,7 @@ from nmtkit.conversion.marian_file import (
     parse_settings,
     read_marian,
 )
-from nmtkit.conversion.weights import MASK, Embeddings, ForeignWeights, Side, assemble
+from nmtkit.conversion.weights import MASK, OUTPUT, SHARED, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
@@ -46,7 +45,7 @@ def from_marian_file(path: Path, options: ImportConfig) -> Checkpoint:
         tensors, settings = read_marian(path)
         config = _transformer_config(settings)
         weights = ForeignWeights(tensors)
-        embeddings = _take_embeddings(weights)
+        embeddings = weights.take_embeddings(shares=SHARED in weights, ties=OUTPUT not in weights, scale=None)
         others = weights.take_stacks(config)
         weights.refuse_rest()
         beside = _decoder_settings(path).get("vocabs", ())
@@ -89,14 +88,6 @@ def _transformer_config(settings: Mapping[str, Sequence[str]]) -> TransformerCon
     return TransformerConfig(
         **(values | sizes), positions="marian", norm_epsilon=NORM_EPSILON, decoder_recurrence=recurrence
     )
-
-
-def _take_embeddings(weights: ForeignWeights) -> Embeddings:
-    """Take the matrices, whose names depend on the way of tying."""
-    found = {name: weights.take(name) for name in MATRICES if name in weights}
-    names = (f"{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
-    source, target = (found[name if name in found else "shared.weight"] for name in names)
-    return Embeddings(source, target, found.get("lm_head.weight", target), found.get("final_logits_bias"))
 
 
 def _decoder_settings(path: Path) -> Mapping[str, Sequence[str]]:

@@ -20,7 +20,7 @@ from nmtkit.conversion.fairseq_tokenizers import joint, tokenizers_of
 from nmtkit.conversion.folder import read_object
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
-from nmtkit.conversion.weights import DECODER_LAYER, Embeddings, ForeignWeights, Side, assemble
+from nmtkit.conversion.weights import DECODER_LAYER, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
@@ -165,10 +165,10 @@ def _convert(model: _Model, options: ImportConfig) -> Checkpoint:
         if name in weights and not bool((weights.take(name) == 1).all()):
             raise UserError(f"{name} is not 1, which is not supported")
     others = weights.take_stacks(config)
-    source = weights.take("encoder.embed_tokens.weight")
-    target = weights.take("decoder.embed_tokens.weight") if "decoder.embed_tokens.weight" in weights else source
-    output = weights.take("generator.weight") if "generator.weight" in weights else target
-    embeddings = Embeddings(source, target, output, weights.take("generator.bias"))
+    shares, ties = "decoder.embed_tokens.weight" not in weights, "generator.weight" not in weights
+    embeddings = weights.take_embeddings(
+        shares=shares, ties=ties, scale=None, output="generator.weight", bias="generator.bias"
+    )
     weights.refuse_rest()
     return replace(assemble(config, languages, sides, embeddings, others, halves=False), search=model.search)
 

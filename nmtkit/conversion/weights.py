@@ -22,6 +22,8 @@ from nmtkit.text.tokenizer import Tokenizer, shares_vocabulary
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
 POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")  #: fairseq's names
+SHARED, OUTPUT = "shared.weight", "lm_head.weight"  #: names in transformers
+_SOURCE, _TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 POSITION_OFFSET = 2  #: unused rows before fairseq's positions
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 MASK = -1e4  #: bias of ids that are never output: gives probability 0 in all number formats, including fp16
@@ -129,6 +131,28 @@ class ForeignWeights:
         taken = self.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
         taken |= self.take_layers("decoder", config.decoder_layers, form, decoder_layer(config))
         return taken | self.take_norms(config)
+
+    def take_embeddings(
+        self, *, shares: bool, ties: bool, scale: float | None, output: str = OUTPUT, bias: str = "final_logits_bias"
+    ) -> "Embeddings":
+        """Take both embeddings, the matrix `output`, and its `bias` if it is stored.
+
+        With `shares`, the embeddings are one matrix; with `ties`, the output matrix is the target embedding. One matrix
+        may be stored under any of its names. Raises UserError if it is missing, or stored with different values.
+        """
+        found = {name: self.take(name) for name in (SHARED, _SOURCE, _TARGET, output) if name in self}
+        same = [*((SHARED, _SOURCE) if shares else ()), _TARGET, *((output,) if ties else ())]
+        stored = [name for name in same if name in found]
+        for name in stored if ties else ():
+            if not torch.equal(found[name], found[stored[0]]):
+                raise UserError(f"{stored[0]} and {name} differ, but the options of the model say that they are shared")
+
+        def first(name: str) -> Tensor:
+            chosen = name if name in found or name not in same else next(iter(stored), name)
+            return found[chosen] if chosen in found else self.take(chosen)
+
+        offset = self.take(bias) if bias in self else None
+        return Embeddings(first(_SOURCE), first(_TARGET), first(output), offset, scale)
 
     def take_norms(self, config: TransformerConfig) -> dict[str, Tensor]:
         """Take the layer norms outside layers, stored under fairseq's names, and return them by nmtkit's names."""

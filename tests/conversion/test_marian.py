@@ -274,7 +274,7 @@ def without_target_embeddings(folder: Path) -> None:
     matrices = ("lm_head.weight", "model.shared.weight", "model.decoder.embed_tokens.weight", source)
     (matrix, *_) = [weights.pop(name) for name in matrices if name in weights]
     save_file({**weights, "lm_head.weight": matrix + 1, source: matrix}, path)
-    changed("config.json", tie_word_embeddings=False)(folder)
+    changed("config.json", tie_word_embeddings=False, share_encoder_decoder_embeddings=False)(folder)
 
 
 def positions_without_a_width(folder: Path) -> None:
