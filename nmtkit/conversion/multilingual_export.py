@@ -30,6 +30,7 @@ from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 
 Parts = tuple[dict[str, Tensor], dict[str, dict[str, Any]], dict[str, bytes]]  # tensors, JSON files and others, by name
 _POSITIONS = 1024  # the default of these models; their sinusoids have no limit
+_UNUSED = "<unused"  # begins the names of rows without a piece
 _MAX_TOKENS = 200  # default limit of outputs, as in the published models
 
 
@@ -51,10 +52,14 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
     model, first = read_model(checkpoint.source.model)[1], min(checkpoint.source.vocab.to_ids(codes))
     if not family.has_vocabulary and any(piece.type == PieceType.UNUSED for piece in model):
         raise UserError(f"{name} cannot have a trimmed vocabulary: use --to ctranslate2")
-    texts = {piece.text for piece in model}  # those added later move before the codes
-    is_imported = pieces[len(SPECIALS)].startswith("<unused")  # the row of <s>, which trimming drops
+    texts = {piece.text for piece in model}
+
+    def place(own: int) -> int:  # new pieces move before the codes, and new codes before unused rows
+        return 0 if own < first or pieces[own] in texts else 2 if pieces[own].startswith(_UNUSED) else 1
+
+    is_imported = pieces[len(SPECIALS)].startswith(_UNUSED)  # the row of <s>, which trimming drops
     numbers = range(len(SPECIALS) + is_imported, len(pieces))
-    others = sorted(numbers, key=lambda own: own >= first and pieces[own] not in texts)
+    others = sorted(numbers, key=place)
     order = [len(SPECIALS) if is_imported else PAD, PAD, EOS, UNK, *others]
     ids = {piece: number for number, piece in enumerate([*SPECIAL_PIECES, *(pieces[own] for own in others)])}
     tensors = {f"model.{name}": tensor for name, tensor in stack_tensors(weights, config)}
@@ -82,6 +87,7 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
         GENERATION_CONFIG: {**IDS, **forced, "max_length": _MAX_TOKENS, "num_beams": SearchConfig().beam},
         TOKENIZER_CONFIG: {
             "tokenizer_class": family.tokenizers[0],
+            "additional_special_tokens": [token for token in special if token not in SPECIAL_PIECES],
             **added_tokens({token: ids[token] for token in special}, special),
         },
     }

@@ -158,6 +158,26 @@ def test_an_extended_and_trimmed_model_is_exported_and_imported_with_all_its_pie
     assert len(small.target.vocab) < len(grown.target.vocab)
 
 
+@pytest.mark.parametrize(
+    ("family", "code", "like"),
+    [("m2m", "__gsw__", "__de__"), ("nllb", "gsw_Latn", "deu_Latn"), ("mbart", "gsw_CH", "de_DE")],
+)
+def test_transformers_finds_the_row_of_a_new_code_and_omits_it_from_text(
+    family: str, code: str, like: str, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    from safetensors.torch import load_file
+
+    grown = find_importer(FOREIGN / family).load(FOREIGN / family, ImportConfig(add_language=code, like=like))
+    to_huggingface(grown, tmp_path / "exported")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    matrix = load_file(tmp_path / "exported/model.safetensors")["model.shared.weight"]
+    new, old = tokenizer.convert_tokens_to_ids([code, like])
+    assert new != old
+    assert matrix[new].equal(matrix[old])
+    assert tokenizer.decode([new, old], skip_special_tokens=True) == ""
+
+
 @every_family
 def test_exported_tensors_equal_those_of_the_original(family: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file
