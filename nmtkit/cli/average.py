@@ -10,7 +10,7 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import PathName, ignore_from_file, options, output_option
+from nmtkit.cli.options import PathName, options, output_option, prefer_command_line
 from nmtkit.config import Config, option
 from nmtkit.console.log import LogConfig, configure, logger, write_table
 from nmtkit.console.terminal import Table
@@ -50,8 +50,7 @@ class AverageConfig(Config):
 
 def choose_last_or_best(values: dict[str, Any]) -> None:
     """Let --last or --best on the command line override the other option in the `--config` file."""
-    ignore_from_file(values, ["last"], "best")
-    ignore_from_file(values, ["best"], "last")
+    prefer_command_line(values, "last", "best")
 
 
 @command("nmt-average")

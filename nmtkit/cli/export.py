@@ -8,7 +8,7 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import Choice, ConfigOption, PathName, ignore_or_refuse, options, output_option
+from nmtkit.cli.options import Choice, ConfigOption, PathName, options, output_option, refuse_idle
 from nmtkit.console.log import LogConfig, configure, logger
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
@@ -27,10 +27,10 @@ _OWNERS = {  # the options of one format
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Raise UserError for options of other targets; ignore those from `--config`."""
+    """Raise UserError for options of other targets."""
     for owner, names in _OWNERS.items():
         if values["to"] != owner:
-            ignore_or_refuse(values, names, f"with --to {values['to']}", "to")
+            refuse_idle(values, names, f"with --to {values['to']}")
 
 
 @command("nmt-export")

@@ -9,7 +9,7 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import PathName, ignore_from_file, ignore_or_refuse, options, refuse_idle
+from nmtkit.cli.options import PathName, options, prefer_command_line, refuse_idle
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.decoding.config import GenerationOptions, OutputConfig, SearchConfig
@@ -28,73 +28,52 @@ _OF_LINES = (
 )
 
 
-def ignore_excluded_options(values: dict[str, Any]) -> None:
-    """Ignore options in the `--config` file that are excluded by options on the command line."""
-    if values["dataset"] is not None:
-        ignore_from_file(values, ["input"], "dataset")
-    if values["input"] is not None:
-        ignore_from_file(values, ["dataset"], "input")
-    scores = ("sacrebleu", "tokenized_bleu", "reference")
-    if _format(values) is not None:
-        ignore_from_file(values, (*_OF_LINES, "dataset", "markup"), "document", "input")
-    if values["shard"] is not None:
-        ignore_from_file(values, scores, "shard")
-    if values["resume"]:
-        ignore_from_file(values, (*scores, "attention_html"), "resume")
-
-
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Raise UserError for options without effect; ignore those from `--config` that the command line disables."""
+    """Raise UserError for options without effect."""
+    prefer_command_line(values, "dataset", "input")
+    prefer_command_line(values, "shard", "sacrebleu", "tokenized_bleu")
+    prefer_command_line(values, "resume", "sacrebleu", "tokenized_bleu", "attention_html")
     _refuse_markup_options(values)
     if values["dataset"] is None:
-        ignore_or_refuse(values, ("split", "verify"), "without a DATASET", "input")
+        refuse_idle(values, ("split", "verify"), "without a DATASET")
     if not values["sacrebleu"] and not values["tokenized_bleu"]:
-        ignore_or_refuse(
-            values, ("reference",), "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu"
-        )
+        refuse_idle(values, ("reference",), "without --sacrebleu or --tokenized-bleu")
     if values["score"] is None:
         refuse_idle_search_options(values)
     else:
         _refuse_search_options(values)
     if values["format"] == "text":
-        ignore_or_refuse(values, ("alignment",), "with --format text: use jsonl, tsv or pharaoh", "format")
+        refuse_idle(values, ("alignment",), "with --format text: use jsonl, tsv or pharaoh")
     if not values["alignment"] and not values["copy_unknown"] and values["format"] != "pharaoh":
-        causes = ("alignment", "copy_unknown", "format", "score")
-        ignore_or_refuse(values, ("alignment_layer",), "without --alignment", *causes)
-
-
-def _format(values: dict[str, Any]) -> str | None:
-    path = values["input"] if values["dataset"] is None else None
-    return chosen_format(values["document"], values["markup"], path)
+        refuse_idle(values, ("alignment_layer",), "without --alignment")
 
 
 def _refuse_markup_options(values: dict[str, Any]) -> None:
     """Raise UserError for options that a document or lines with tags do not support."""
-    format = _format(values)
     if values["dataset"] is not None:
-        refuse_idle(("document", "markup", "protect", "input_format"), "with a DATASET, whose text has no tags")
+        refuse_idle(values, ("document", "markup", "protect", "input_format"), "with a DATASET, whose text has no tags")
+    path = values["input"] if values["dataset"] is None else None
+    format = chosen_format(values["document"], values["markup"], path)
     if format is not None:
-        refuse_idle((*_OF_LINES, "markup"), f"on a document ({format}), only on lines of text")
+        refuse_idle(values, (*_OF_LINES, "markup"), f"on a document ({format}), only on lines of text")
     elif values["markup"] or values["protect"]:
-        refuse_idle(_OF_PLAIN_LINES, "with --markup or --protect")
+        refuse_idle(values, _OF_PLAIN_LINES, "with --markup or --protect")
     if format != "html" and values["markup"] is None:
-        ignore_or_refuse(values, ("ignore_tags",), "without --markup or an HTML document", "document", "input")
+        refuse_idle(values, ("ignore_tags",), "without --markup or an HTML document")
     if format not in ("csv", "tsv"):
-        ignore_or_refuse(values, ("columns",), "without --document csv or tsv", "document", "input")
+        refuse_idle(values, ("columns",), "without --document csv or tsv")
     if format != "json":
-        ignore_or_refuse(values, ("keys",), "without --document json", "document", "input")
+        refuse_idle(values, ("keys",), "without --document json")
 
 
 def _refuse_search_options(values: dict[str, Any]) -> None:
-    """Raise UserError for options without effect with --score; ignore those from `--config`."""
+    """Raise UserError for options without effect with --score."""
     penalty, alignment = {"length_penalty", "length_penalty_form"}, {"alignment", "alignment_layer"}
     searching = {"shortlist", *(field.name for field in fields(SearchConfig))} - penalty - alignment
-    ignore_from_file(values, {*searching, "prefix", "constraints", "glossary"}, "score")
-    refuse_idle(searching, "with --score, which does not search")
+    prefer_command_line(values, "score", "prefix", "constraints", "glossary")
+    refuse_idle(values, searching, "with --score, which does not search")
     if values["format"] == "text":
-        ignore_or_refuse(
-            values, penalty, "with --score and --format text, which prints log-probabilities", "score", "format"
-        )
+        refuse_idle(values, penalty, "with --score and --format text, which prints log-probabilities")
 
 
 @command(
@@ -104,7 +83,7 @@ def _refuse_search_options(values: dict[str, Any]) -> None:
 )
 @click.argument("dataset", required=False, type=PathName())
 @checkpoint_option(required=True)
-@options(ignore_excluded_options, refuse_idle_options, **GenerationOptions.groups(), log=LogConfig)
+@options(refuse_idle_options, **GenerationOptions.groups(), log=LogConfig)
 def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """Translate raw text: stdin, a file, or a split of DATASET.
 

@@ -8,25 +8,24 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import PathName, ignore_from_file, options, output_option, refuse_idle
+from nmtkit.cli.options import PathName, options, output_option, prefer_command_line, refuse_idle
 from nmtkit.config import as_flags
 from nmtkit.console.log import LogConfig, configure, logger
 from nmtkit.conversion.config import GROWING, ImportConfig
 from nmtkit.storage.outputs import check_output_file
 
 
-def ignore_excluded_options(values: dict[str, Any]) -> None:
-    """Ignore the tokenizer in the `--config` file if the command line gives one."""
-    ignore_from_file(values, ["bpe_codes"], "spm_model")
-    ignore_from_file(values, ["spm_model"], "bpe_codes")
+def refuse_idle_options(values: dict[str, Any]) -> None:
+    """Raise UserError for options without effect for any model."""
+    prefer_command_line(values, "bpe_codes", "spm_model")
     if values["add_language"] is None:
-        refuse_idle(("like",), "without --add-language")
+        refuse_idle(values, ("like",), "without --add-language")
 
 
 @command("nmt-import")
 @click.argument("model", type=PathName())
 @output_option("FILE", "Checkpoint to write. An existing file is replaced only if it is a checkpoint.")
-@options(ignore_excluded_options, config=ImportConfig, log=LogConfig)
+@options(refuse_idle_options, config=ImportConfig, log=LogConfig)
 def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> None:
     """Import MODEL, a model from a different toolkit, as a checkpoint.
 
@@ -50,7 +49,7 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     check_replaceable(output)
     importer = find_importer(model, config.grows)
     unused = {field.name for field in fields(ImportConfig)} - {*importer.options, *GROWING}
-    refuse_idle(unused, f"with {importer.name}")
+    refuse_idle({}, unused, f"with {importer.name}")
     logger.info("%s is %s", model, importer.name)
     checkpoint = importer.load(model, config)
     save_checkpoint(output, checkpoint)

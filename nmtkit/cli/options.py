@@ -149,44 +149,37 @@ def given(name: str) -> bool:
     return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
-def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: str) -> None:
-    """Reset the options `names` that come from the `--config` file if one of `causes` is on the command line.
+def prefer_command_line(values: dict[str, Any], name: str, *others: str) -> None:
+    """Let an option on the command line override those of the `--config` file: `name` any of `others`, and vice versa.
 
-    An option on the command line has priority over options in the file that it excludes. The caller checks that the
-    values of `causes` exclude `names`. Ignored options are None in `values`, and not `given`.
+    Use this for options that are mutually exclusive.
     """
-    context = click.get_current_context()
-    if not any(_is_from(cause, ParameterSource.COMMANDLINE) for cause in causes):
-        return
-    for name in names:
-        if _is_from(name, ParameterSource.DEFAULT_MAP):
-            values[name] = None  # means the default
-            context.set_parameter_source(name, ParameterSource.DEFAULT)
+    for other in others:
+        for first, second in ((name, other), (other, name)):
+            if values[first] and _is_from(first, ParameterSource.COMMANDLINE):
+                _ignore_from_file(values, second)
 
 
-def refuse_idle(names: Collection[str], reason: str) -> None:
-    """Raise UserError if the user has set one of the options `names`, which have no effect for the given `reason`.
+def refuse_idle(values: dict[str, Any], names: Collection[str], reason: str) -> None:
+    """Raise UserError if the command line sets one of the options `names`, which have no effect for this `reason`.
 
-    Accepts default values in a `--config` file, because options.json of a training run contains all options, and
-    switches set to their default.
+    Switches may be set to their default. Options of the `--config` file are ignored, because options.json of a training
+    run contains all options. Ignored options are None in `values`, and not `given`.
     """
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        if parameter.name not in names or not given(parameter.name):
+    for parameter in click.get_current_context().command.params:
+        if parameter.name not in names:
             continue
-        value = context.params[parameter.name]
-        if value is False and parameter.default is False:
-            continue
-        # () if an option with several values has none
-        if not (_is_from(parameter.name, ParameterSource.DEFAULT_MAP) and value in (parameter.default, ())):
-            spellings = parameter.secondary_opts if value is False else parameter.opts
+        is_off = values.get(parameter.name) is parameter.default is False
+        if _is_from(parameter.name, ParameterSource.COMMANDLINE) and not is_off:
+            spellings = parameter.secondary_opts if values.get(parameter.name) is False else parameter.opts
             raise UserError(f"{spellings[-1]} has no effect {reason}")
+        _ignore_from_file(values, parameter.name)
 
 
-def ignore_or_refuse(values: dict[str, Any], names: Collection[str], reason: str, *causes: str) -> None:
-    """Ignore idle options `names` from `--config`, see `ignore_from_file`; reject the others, see `refuse_idle`."""
-    ignore_from_file(values, names, *causes)
-    refuse_idle(names, reason)
+def _ignore_from_file(values: dict[str, Any], name: str) -> None:
+    if _is_from(name, ParameterSource.DEFAULT_MAP):
+        values[name] = None  # means the default
+        click.get_current_context().set_parameter_source(name, ParameterSource.DEFAULT)
 
 
 def _is_from(name: str, source: ParameterSource) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import ignore_from_file, ignore_or_refuse, options, refuse_idle
+from nmtkit.cli.options import options, prefer_command_line, refuse_idle
 from nmtkit.config import flag
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.errors import UserError
@@ -22,26 +22,25 @@ LEARNING = (  # options for learning a SentencePiece model
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Raise UserError for options without effect; ignore those from `--config` that the command line disables."""
-    ignore_from_file(values, ["spm_model"], "vocab_from")
-    ignore_from_file(values, ["vocab_from"], "spm_model")
+    """Raise UserError for options without effect."""
+    prefer_command_line(values, "spm_model", "vocab_from")
     for source in ("spm_model", "vocab_from"):
         if values[source] is not None:
             counting = (*LEARNING, "vocab_size", "min_count")
-            ignore_or_refuse(values, counting, f"with {flag(source)}, which learns no vocabulary", source)
+            refuse_idle(values, counting, f"with {flag(source)}, which learns no vocabulary")
     if values["vocab_from"] is not None:
-        ignore_or_refuse(values, ["joined_vocab"], "with --vocab-from, which reuses a vocabulary", "vocab_from")
+        refuse_idle(values, ["joined_vocab"], "with --vocab-from, which reuses a vocabulary")
     if values["tokenizer"] == SPACE:
-        ignore_or_refuse(values, LEARNING, "with --tokenizer space, which needs no SentencePiece model", "tokenizer")
+        refuse_idle(values, LEARNING, "with --tokenizer space, which needs no SentencePiece model")
     else:
-        ignore_or_refuse(values, ["min_count"], "without --tokenizer space", "tokenizer")
+        refuse_idle(values, ["min_count"], "without --tokenizer space")
     if not values["trainpref"]:
         cleaning = [field.name for field in fields(CleaningConfig)]
-        refuse_idle([*cleaning, "report"], "without --trainpref: only the training text is cleaned")
+        refuse_idle(values, [*cleaning, "report"], "without --trainpref: only the training text is cleaned")
     if values["langid_model"] is None:
-        refuse_idle(["langid_labels", "min_langid"], "without --langid-model")
+        refuse_idle(values, ["langid_labels", "min_langid"], "without --langid-model")
     if values["dedup"] == "none":
-        ignore_or_refuse(values, ["dedup_normalized"], "without --dedup", "dedup")
+        refuse_idle(values, ["dedup_normalized"], "without --dedup")
 
 
 def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import PathName, ignore_or_refuse, options
+from nmtkit.cli.options import PathName, options, refuse_idle
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.console.terminal import is_styled, styled_table, width
 from nmtkit.scoring.config import ScoreConfig, SignificanceConfig
@@ -15,9 +15,9 @@ from nmtkit.text.input_stream import STANDARD_STREAM
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Raise UserError for options without effect; ignore those from `--config` that the command line disables."""
+    """Raise UserError for options without effect."""
     if values["paired_bs"]:
-        ignore_or_refuse(values, ["confidence"], "with --paired-bs, which always prints the intervals", "paired_bs")
+        refuse_idle(values, ["confidence"], "with --paired-bs, which always prints the intervals")
 
 
 @command("nmt-score")

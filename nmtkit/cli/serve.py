@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import ignore_from_file, ignore_or_refuse, options_without
+from nmtkit.cli.options import options_without, prefer_command_line, refuse_idle
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.errors import UserError
@@ -21,9 +21,8 @@ def refuse_idle_server_options(values: dict[str, Any]) -> None:
     """Raise UserError for options that exclude each other or have no effect."""
     refuse_idle_search_options(values)
     if values["fd"] is not None:
-        ignore_or_refuse(values, ("port", "host"), "with --fd", "fd")
-    ignore_from_file(values, ("checkpoint",), "model")
-    ignore_from_file(values, ("model",), "checkpoint")
+        refuse_idle(values, ("port", "host"), "with --fd")
+    prefer_command_line(values, "checkpoint", "model")
     if values["checkpoint"] and values["model"]:
         raise UserError("--checkpoint and --model are mutually exclusive: use one of them")
     if not (values["checkpoint"] or values["model"]):

@@ -13,9 +13,8 @@ from nmtkit.cli.options import (
     PathName,
     flags,
     given,
-    ignore_from_file,
-    ignore_or_refuse,
     options,
+    prefer_command_line,
     refuse_idle,
 )
 from nmtkit.cli.other_toolkits import ARCHITECTURES
@@ -43,17 +42,17 @@ def choose_model(values: dict[str, Any]) -> None:
     of_models = {name: values.pop(name) for name in names}
     if values.get("init_from") is not None and not given("arch"):
         model = _initial_model(values["init_from"], values["save_dir"])
-        reason, cause = f"with a model of the architecture {model.arch}", "init_from"
+        reason = f"with a model of the architecture {model.arch}"
     else:
         preset = PRESETS[arch]
         values |= {name: value for name, value in preset.options.items() if name in values and not given(name)}
-        model, reason, cause = preset.model_config(), f"with --arch {arch}", "arch"
+        model, reason = preset.model_config(), f"with --arch {arch}"
     used = {field.name for field in fields(model)}
-    ignore_or_refuse(of_models, names - used, reason, cause)
+    refuse_idle(of_models, names - used, reason)
     chosen = _with_given(model, of_models, used)
     idle = chosen.ineffective()
     for name, other in idle.items():
-        ignore_or_refuse(of_models, [name], f"with {flag(other)} {getattr(chosen, other)}", other)
+        refuse_idle(of_models, [name], f"with {flag(other)} {getattr(chosen, other)}")
     values["model"] = _with_given(model, of_models, used - idle.keys())
 
 
@@ -79,30 +78,28 @@ def given_options() -> dict[str, Any]:
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Raise UserError for options without effect, because such a mistake would waste a long run."""
-    ignore_from_file(values, ["mix"], "mix_temperature")
-    ignore_from_file(values, ["mix_temperature"], "mix")
-    schedule, cause = values["lr_schedule"], "lr_schedule" if given("lr_schedule") else "arch"  # a preset may set it
-    if values["budget"] and not given("lr_schedule"):
-        schedule = "linear"  # of all plans
+    prefer_command_line(values, "mix", "mix_temperature")
+    is_planned = values["budget"] and not given("lr_schedule")
+    schedule = "linear" if is_planned else values["lr_schedule"]  # of all plans
     if schedule == "paper":
-        ignore_or_refuse(values, ["lr"], "with --lr-schedule paper: use --lr-scale, or a different schedule", cause)
+        refuse_idle(values, ["lr"], "with --lr-schedule paper: use --lr-scale, or a different schedule")
     else:
-        ignore_or_refuse(values, ["lr_scale"], f"with --lr-schedule {schedule}: use --lr", cause)
+        refuse_idle(values, ["lr_scale"], f"with --lr-schedule {schedule}: use --lr")
     if schedule != "wsd":
-        ignore_or_refuse(values, ["decay_updates"], f"with --lr-schedule {schedule}: use wsd", cause)
+        refuse_idle(values, ["decay_updates"], f"with --lr-schedule {schedule}: use wsd")
     if len(values["dataset"]) == 1:
-        refuse_idle(["mix", "mix_temperature"], "with one dataset: give several")
+        refuse_idle(values, ["mix", "mix_temperature"], "with one dataset: give several")
     if not values["valid_bleu"]:
-        ignore_or_refuse(values, ["valid_beam"], "without --valid-bleu", "valid_bleu")
+        refuse_idle(values, ["valid_beam"], "without --valid-bleu")
     if not values["guided_alignment"]:
-        ignore_or_refuse(values, ["guided_alignment_weight"], "without --guided-alignment", "guided_alignment")
+        refuse_idle(values, ["guided_alignment_weight"], "without --guided-alignment")
     if not values["lora_rank"]:
-        ignore_or_refuse(values, LORA, "without --lora-rank", "lora_rank")
+        refuse_idle(values, LORA, "without --lora-rank")
     elif values["init_from"] is None:
         raise UserError("--lora-rank adapts the weights of a model: give --init-from")
     if last := values["max_epochs"]:
         never = [name for name in ("validate_epochs", "save_epochs") if (values[name] or 0) > last]
-        ignore_or_refuse(values, never, f"with --max-epochs {last}: use at most {last}", "max_epochs")
+        refuse_idle(values, never, f"with --max-epochs {last}: use at most {last}")
 
 
 @command(

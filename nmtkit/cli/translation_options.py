@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.options import ConfigOption, PathName, ignore_from_file, ignore_or_refuse, refuse_idle
+from nmtkit.cli.options import ConfigOption, PathName, prefer_command_line, refuse_idle
 from nmtkit.errors import UserError
 
 
@@ -33,25 +33,17 @@ checkpoint_option = partial(
 )
 
 
-_DRAWING = ("top_k", "top_p", "temperature", "seed")
-
-
 def refuse_idle_search_options(values: dict[str, Any]) -> None:
     """Raise UserError for options that this kind of search does not use or support."""
-    if _has_groups(values):
-        ignore_from_file(values, ("sampling", *_DRAWING), "diverse_groups")
+    prefer_command_line(values, "sampling", "diverse_groups")
+    has_groups = values["diverse_groups"] not in (None, 1)
     if values["sampling"]:
-        ignore_from_file(values, ("beam", "diverse_groups", "diversity"), "sampling")
-        refuse_idle(("beam", "diversity"), "with --sampling, which draws outputs")
+        refuse_idle(values, ("beam", "diversity"), "with --sampling, which draws outputs")
     else:
-        ignore_or_refuse(values, _DRAWING, "without --sampling", "sampling")
-    if not _has_groups(values):
-        ignore_or_refuse(values, ("diversity",), "without --diverse-groups", "diverse_groups")
+        refuse_idle(values, ("top_k", "top_p", "temperature", "seed"), "without --sampling")
+    if not has_groups:
+        refuse_idle(values, ("diversity",), "without --diverse-groups")
     if not (values["glossary"] or values["ban"] or values.get("constraints")):
-        ignore_or_refuse(values, ("ignore_case",), "without --glossary, --constraints or --ban")
-    if (values.get("constraints") or values["glossary"]) and (values["sampling"] or _has_groups(values)):
+        refuse_idle(values, ("ignore_case",), "without --glossary, --constraints or --ban")
+    if (values.get("constraints") or values["glossary"]) and (values["sampling"] or has_groups):
         raise UserError("--constraints and --glossary need a beam without --sampling and --diverse-groups")
-
-
-def _has_groups(values: dict[str, Any]) -> bool:
-    return values["diverse_groups"] not in (None, 1)

@@ -62,26 +62,6 @@ def test_generation_ignores_options_of_the_file_that_the_command_line_excludes(
     assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
 
 
-def test_scoring_ignores_options_of_the_file_that_the_command_line_excludes(
-    run_here: Run, with_file: WithFile, tmp_path: Path
-) -> None:
-    for name in ("reference", "one", "two"):
-        (tmp_path / name).write_text(LINES)
-    words = (tmp_path / "one", tmp_path / "two", "--reference", tmp_path / "reference", "-t", "en", "--paired-bs")
-    expected, found = (run_here("nmt-score", *file, *words) for file in ((), with_file({"confidence": True})))
-    assert expected.returncode == 0, expected.stderr
-    assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
-
-
-def test_an_export_ignores_options_of_the_file_for_another_target(
-    run_here: Run, tiny_checkpoint: Path, with_file: WithFile, tmp_path: Path
-) -> None:
-    options = with_file({"quantization": "int8", "dataset": "missing", "translations": 9})
-    done = run_here("nmt-export", tiny_checkpoint, *options, "--to", "checkpoint", "--output", tmp_path / "model.pt")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "model.pt").exists()
-
-
 def test_an_import_ignores_the_tokenizer_of_the_file_beside_one_of_the_command_line(
     run_here: Run, with_file: WithFile, tmp_path: Path
 ) -> None:

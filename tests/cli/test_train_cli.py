@@ -440,30 +440,6 @@ def test_an_option_of_the_command_line_wins_over_one_of_the_file_that_it_exclude
     assert {name: written[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("in_file", "arch", "expected"),
-    [
-        ({"arch": "transformer_base", "heads": 4, "lr_scale": 2}, "lstm_small", {"arch": "gnmt", "lr_scale": 1}),
-        ({"arch": "lstm_small", "lr": 0.1}, "transformer_tiny", {"lr_schedule": "paper", "lr": 5e-4}),
-    ],
-)
-def test_an_architecture_of_the_command_line_wins_over_options_of_the_file_that_it_excludes(
-    in_file: dict[str, Any],
-    arch: str,
-    expected: dict[str, Any],
-    run_here: Run,
-    datasets: dict[str, Path],
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "options.json").write_text(json.dumps({"d_model": 16, "max_updates": 1, **in_file}))
-    words = ("--config", tmp_path / "options.json", "--save-dir", tmp_path / "run", "--device", "cpu", "--arch", arch)
-    done = run_here("nmt-train", datasets["joined"], *words)
-    assert done.returncode == 0, done.stderr.decode()
-    groups = json.loads((tmp_path / "run/options.json").read_text())
-    written = {name: value for group in groups.values() for name, value in group.items()}
-    assert written | expected | {"d_model": 16} == written
-
-
 def test_the_options_file_of_a_run_is_a_valid_config_file(
     train: Train, run_here: Run, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
