@@ -1,23 +1,17 @@
 """The learning rate, a pure function of the update number, the step of an optimizer, and its state in checkpoints."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nmtkit.errors import UserError
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.optimizers import STATES, Optimizers
 
-ENDING_SCHEDULES = (
-    "linear",
-    "cosine",
-    "wsd",
-)  #: they reach 0 one update after --max-updates, so every rate depends on it
+#: They reach 0 one update after --max-updates, so every rate depends on it.
+ENDING_SCHEDULES = ("linear", "cosine", "wsd")
 SCHEDULE_VERSION = 2  #: version of `learning_rate`; version 1 reached 0 at the last update
 
 
@@ -78,24 +72,6 @@ def optimizer_tensors(optimizer: Optimizers, model: nn.Module) -> dict[str, Tens
     """
     states = {name: part.state.get(each, {}) for name, each in _trained(model) for part in _owner(optimizer, each)}
     return {f"{kind}.{name}": value for name, state in states.items() for kind, value in state.items()}
-
-
-def check_optimizer(
-    tensors: Mapping[str, NDArray[np.float32]], parameters: Mapping[str, NDArray[np.float32]], updates: int
-) -> None:
-    """Raise UserError with the first problem unless these are an optimizer's arrays for some of the parameters.
-
-    Step counts are scalars of at most `updates`, all others have the shapes (…) of parameters.
-    """
-    for name, present in sorted(_kinds(tensors).items()):
-        if name not in parameters:
-            raise UserError(f"the optimizer's state does not fit the model: {name} is unknown")
-        for kind in next((kinds for kinds in STATES.values() if present.issubset(kinds)), STATES["AdamW"]):
-            tensor, shape = tensors.get(f"{kind}.{name}"), () if kind == "step" else parameters[name].shape
-            if tensor is None or tensor.shape != shape or tensor.dtype != np.float32:
-                raise UserError(f"the optimizer's state does not fit the model: {kind}.{name}")
-            if not np.isfinite(tensor).all() or (kind == "step" and tensor > updates):
-                raise UserError(f"the optimizer's state has invalid values in {kind}.{name}")
 
 
 def load_optimizer(optimizer: Optimizers, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:

@@ -1,6 +1,5 @@
 """Starts a run from its own checkpoint (resume), from given weights, or from random weights."""
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -15,18 +14,17 @@ from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.weights import as_tensors, load_weights
-from nmtkit.training.config import BatchConfig, TrainingOptions
+from nmtkit.training.config import TrainingOptions
 from nmtkit.training.fine_tuning import initial_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
 from nmtkit.training.loss import LOSS_VERSION
-from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, has_state, load_optimizer
+from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optimizer
 from nmtkit.training.optimizers import schedule_free_sums
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, restore
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION
-from nmtkit.wording import counted
 
 
 class _Start(NamedTuple):
@@ -92,17 +90,8 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
         logger.info("--init-from %s is ignored: resuming from the checkpoints in %s", given, save_dir.folder)
     if options.fine_tuning.reset_progress and not is_reset(checkpoint, options):
         logger.info("--reset-progress has already taken effect: to reset again, run once without it")
-    _warn_of_missing_moments(learner, checkpoint.optimizer or {})
     averages, optimizer = as_tensors(checkpoint.chosen()), as_tensors(checkpoint.optimizer or {})
     return _Start(checkpoint.weights, averages, optimizer, state)
-
-
-def _warn_of_missing_moments(learner: Learner, optimizer: Collection[str]) -> None:
-    """Warn about trained parameters without the optimizer's state in the checkpoint, such as frozen ones before."""
-    trained = sum(parameter.requires_grad for parameter in learner.model.parameters())
-    missing = trained - len(has_state(learner.optimizer, learner.model, optimizer))
-    if missing:
-        logger.warning("%d of %s start without the optimizer's state", missing, counted(trained, "parameter"))
 
 
 def is_reset(checkpoint: Checkpoint, options: TrainingOptions) -> bool:
@@ -232,15 +221,5 @@ def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collecti
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Describe options whose values differ; an option that is missing on one side counts as equal."""
     return [
-        f"{name} was {before[name]}, is now {now[name]}"
-        for name in before
-        if name in now and not _is_equal(name, before[name], now[name])
+        f"{name} was {before[name]}, is now {now[name]}" for name in before if name in now and before[name] != now[name]
     ]
-
-
-def _is_equal(name: str, before: Any, now: Any) -> bool:
-    """Whether two values of an option mean the same, as --mix 4,2 and --mix 2,1 do."""
-    if name == "mix" and isinstance(before, str) and isinstance(now, str):
-        first, second = (BatchConfig(mix=value).proportions or [] for value in (before, now))
-        return len(first) == len(second) and all(map(math.isclose, first, second))
-    return bool(before == now)

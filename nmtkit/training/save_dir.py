@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nmtkit.checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    read_model_config,
-    read_progress,
-    save_checkpoint,
-)
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, read_model_config, read_progress, save_checkpoint
 from nmtkit.console.log import logger
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig
@@ -24,7 +18,6 @@ from nmtkit.storage.atomic import link_file, lock, remove_partial_files, staged_
 from nmtkit.storage.outputs import refuse_dataset
 from nmtkit.storage.run_files import BEST, LAST, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
-from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record, recorded_options
 
 T = TypeVar("T")
@@ -39,7 +32,7 @@ class SaveDir:
         self.folder = config.save_dir
         self.newest: int | None = None  # the update of the newest checkpoint
         self._validations: dict[int, float] = {}  # update -> value, for checkpoints with a validation
-        self._ranking = 0  # as in `RunState`
+        self._is_best = False  # whether the newest checkpoint is the best
         self._interim: set[int] = set()  # updates of checkpoints that --keep-last does not count
         self._unusable: list[Path] = []  # newer checkpoints that cannot be resumed
         self._last_save = time.monotonic()
@@ -96,7 +89,7 @@ class SaveDir:
                 continue
             self.newest = checkpoint.progress["update"]
             self._validations = dict(checkpoint.progress["checkpoint_validations"])
-            self._ranking = checkpoint.progress.get("ranking", 0)
+            self._is_best = checkpoint.progress.get("is_best", False)
             self._interim = {update for update, path in found if _progress(path).get("is_interim")}
             return checkpoint
         if found:
@@ -137,8 +130,8 @@ class SaveDir:
             )
         return found
 
-    def prepare(self, options: dict[str, Any], metric: str, better: Better) -> None:
-        """Write the options of the run, and clean up after a killed run. `metric` and `better` rank checkpoints.
+    def prepare(self, options: dict[str, Any]) -> None:
+        """Write the options of the run, and clean up after a killed run.
 
         Checkpoints that a run cannot resume from are renamed, so that no command uses them as part of this run.
         """
@@ -149,8 +142,7 @@ class SaveDir:
             newest = checkpoint_path(self.folder, self.newest)
             if not newest.exists():  # resumed from LAST
                 link_file(self.folder / LAST, newest)
-            link_file(newest, self.folder / LAST)
-            self._link_best(self.newest, metric, better)
+            self._link(newest, self._is_best)
         with staged_file(self.folder / OPTIONS) as file:
             file.write(json.dumps(options, indent=2).encode() + b"\n")
 
@@ -171,9 +163,8 @@ class SaveDir:
     def save(self, update: int, checkpoint: Checkpoint, better: Better) -> None:
         """Write the checkpoint of an update, link `last` (and `best`) to it, and prune old ones."""
         progress, validations, interim = checkpoint.progress, dict(self._validations), self._interim - {update}
-        metric = progress["best_metric"]
-        if progress.get(metric) is not None:
-            validations[update] = progress[metric]
+        if (value := progress.get(progress["best_metric"])) is not None:
+            validations[update] = value
         if progress.get("is_interim"):
             interim |= {update}
         keep = self._kept(update, validations, interim, better)
@@ -183,31 +174,15 @@ class SaveDir:
         self._last_save = time.monotonic()
         save_checkpoint(path, checkpoint)
         self.newest, self._validations, self._interim = update, validations, interim
-        self._ranking = progress.get("ranking", 0)
-        link_file(path, self.folder / LAST)
-        if progress["is_best"]:
-            link_file(path, self.folder / BEST)
-        else:
-            self._link_best(update, metric, better)
+        self._link(path, progress["is_best"])
         for old, path in list_checkpoints(self.folder):
             if old not in keep and old < update:  # newer ones are not from this run
                 path.unlink(missing_ok=True)
 
-    def _link_best(self, newest: int, metric: str, better: Better) -> None:
-        """Link BEST to the best kept checkpoint if it is missing, worse, from a different ranking or after `newest`.
-
-        It is worse after a failed save or a kill, and after `newest` if the run has returned to an older checkpoint.
-        It can also be the only copy of the best checkpoint, so it is not replaced otherwise.
-        """
-        path, linked = self.folder / BEST, _progress(self.folder / BEST)
-        kept = {u: value for u, value in self._validations.items() if checkpoint_path(self.folder, u).is_file()}
-        if path.is_file() and linked.get("update", newest) > newest:
-            _set_aside(path)
-        value, is_same = linked.get(metric), linked.get("ranking", 0) == self._ranking
-        if kept:
-            best = _ranked(kept, better)[0]
-            if not path.is_file() or value is None or not is_same or better(kept[best], value):
-                link_file(checkpoint_path(self.folder, best), path)
+    def _link(self, newest: Path, is_best: bool) -> None:
+        link_file(newest, self.folder / LAST)
+        if is_best:
+            link_file(newest, self.folder / BEST)
 
     def _kept(self, newest: int, validations: dict[int, float], interim: set[int], better: Better) -> set[int]:
         """Return the updates whose checkpoints to keep: the newest, the last N that are not interim, and the best N."""
@@ -229,7 +204,6 @@ def _load_resumable(path: Path, update: int) -> Checkpoint:
     with as_user_errors(path):
         check_finite(checkpoint.weights)
         check_finite(checkpoint.ema or {})
-        check_optimizer(checkpoint.optimizer or {}, checkpoint.weights, update)
     return checkpoint
 
 
@@ -244,7 +218,7 @@ def _set_aside(path: Path) -> None:
     """Rename a checkpoint, so that no command uses it as part of this run."""
     renamed = path.with_name(path.name + UNUSABLE)
     path.replace(renamed)
-    logger.warning("%s is damaged or not from this run: renamed to %s", path, renamed.name)
+    logger.warning("%s cannot be resumed: renamed to %s", path, renamed.name)
 
 
 def existing_part(path: Path) -> Path:

@@ -79,7 +79,6 @@ class RunState:
     best: float | None = None  #: best validation so far, with the number since
     validations_since_best: int = 0
     uncounted_since_best: int = 0  #: validations since the best that --patience does not count
-    ranking: int = 0  #: how often the best was discarded; only values of the same ranking can be compared
     validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this update
     is_interim: bool = False  #: whether the run resumed from a checkpoint of this update that is not counted
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
@@ -112,9 +111,8 @@ class RunState:
             self.uncounted_since_best += not counts
 
     def discard_best(self) -> None:
-        """Begin a new ranking of validations: earlier values cannot be compared with later ones."""
+        """Forget the best validation: earlier values cannot be compared with later ones."""
         self.best = None
-        self.ranking += 1
         self.forget_since_best()
 
     def forget_since_best(self) -> None:

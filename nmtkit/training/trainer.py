@@ -158,9 +158,7 @@ class Trainer:
             self._check_board()
             ranks.run_on_main(lambda: stack.enter_context(self.save_dir.locked()))
             self._resume()
-            ranks.run_on_main(
-                lambda: self.save_dir.prepare(self.options.to_dict(), self.validator.metric, self.validator.better)
-            )
+            ranks.run_on_main(lambda: self.save_dir.prepare(self.options.to_dict()))
             ranks.run_on_main(lambda: self.log.open_metrics(self.state.update, stack))
             try:
                 self._fit()

@@ -49,7 +49,7 @@ def assert_same_end(first: Path, second: Path) -> None:
     for each in (progress, other):
         for name in ("seconds", "waiting"):
             del each["window"][name]
-    for name in progress.keys() - {"minutes", "device_minutes", "processor_minutes", "options", "ranking"}:
+    for name in progress.keys() - {"minutes", "device_minutes", "processor_minutes", "options"}:
         assert progress[name] == other[name], name
 
 

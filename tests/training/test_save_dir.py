@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from commands import Train
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
@@ -21,10 +21,6 @@ def lower(value: float, than: float) -> bool:
 
 def higher(value: float, than: float) -> bool:
     return value > than
-
-
-def fill_disk(path: Path, checkpoint: Checkpoint) -> None:
-    raise OSError("the disk is full")
 
 
 @pytest.mark.parametrize(("keep_last", "keep_best"), [(1, 0), (1, 2), (2, 1), (3, 2), (99, 1)])
@@ -50,33 +46,6 @@ def test_the_newest_and_the_best_checkpoints_are_kept_and_no_others(
         assert {number for number, _ in list_checkpoints(tmp_path)} == {*newest, *ranked[:keep_best]}
         assert load_checkpoint(tmp_path / LAST).progress["update"] == update
         assert load_checkpoint(tmp_path / BEST).progress["update"] == best
-
-
-@pytest.mark.parametrize("losses", [(0.9, 5.0, 6.0, 3.0, 0.5), (5.0, 1.0, 4.0, 6.0, 3.0, 0.5)])
-@pytest.mark.parametrize("better", [lower, higher])
-def test_best_is_the_best_saved_checkpoint_while_the_best_validation_was_not_saved(
-    losses: tuple[float, ...],
-    better: Callable[[float, float], bool],
-    make_checkpoint: Callable[..., Checkpoint],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path, keep_last=1, keep_best=0))
-    failing, saved = sorted(losses)[1], dict[int, float]()
-    for update, loss in enumerate(losses, 1):
-        checkpoint, is_best = make_checkpoint(), loss == min(losses[:update])
-        checkpoint.progress = {"update": update, "best_metric": "valid", "is_best": is_best, "options": {}}
-        checkpoint.progress["valid"] = loss if better is lower else -loss
-        if loss == failing:
-            with monkeypatch.context() as patch:
-                patch.setattr("nmtkit.training.save_dir.save_checkpoint", fill_disk)
-                with pytest.raises(OSError, match="full"):
-                    save_dir.save(update, checkpoint, better)
-        else:
-            save_dir.save(update, checkpoint, better)
-            saved[update] = loss
-        if saved:
-            assert load_checkpoint(tmp_path / BEST).progress["update"] == min(saved, key=saved.__getitem__)
 
 
 def test_a_skipped_checkpoint_does_not_count_as_one_of_the_newest(
@@ -130,40 +99,3 @@ def test_a_copy_of_the_last_checkpoint_alone_resumes_and_one_of_the_best_is_not_
     assert {path.name for path in tmp_path.glob("*.pt")} == {"checkpoint_7.pt", LAST, BEST}
 
 
-def return_to(update: int, run: Path) -> None:
-    """Remove what docs/how-to/resume.md says, to resume from an older checkpoint."""
-    for number, path in list_checkpoints(run):
-        if number > update:
-            path.unlink()
-    (run / LAST).unlink()
-
-
-@pytest.mark.parametrize("has_best", [True, False])
-def test_after_a_return_to_an_older_checkpoint_best_is_of_its_history(
-    has_best: bool, train: Train, tmp_path: Path
-) -> None:
-    options = ("--validate-every", 2, "--keep-last", 9)
-    train(tmp_path, "--max-updates", 8, *options)
-    removed = (tmp_path / BEST).read_bytes()
-    assert load_checkpoint(tmp_path / BEST).progress["update"] == 8
-    return_to(6, tmp_path)
-    newest = load_checkpoint(tmp_path / "checkpoint_6.pt", merge=False)
-    assert newest.progress["is_best"]
-    if not has_best:  # as if an earlier one, which is not kept, were better
-        newest.progress |= {"best": newest.progress["best"] / 2, "is_best": False}
-        save_checkpoint(tmp_path / "checkpoint_6.pt", newest)
-    said = train(tmp_path, "--max-updates", 7, "--validate-every", 1000, "--lr-scale", 1e3, *options[2:]).stderr
-    assert (tmp_path / f"{BEST}.unusable").read_bytes() == removed
-    assert b"checkpoint_best.pt.unusable" in said
-    assert load_checkpoint(tmp_path / BEST).progress["update"] == 6
-
-
-def test_a_best_checkpoint_of_the_history_stays_where_it_is_the_only_copy(train: Train, tmp_path: Path) -> None:
-    options = ("--validate-every", 4, "--keep-last", 1, "--keep-best", 0, "--lr-schedule", "constant")
-    train(tmp_path, "--max-updates", 4, *options)
-    train(tmp_path, "--max-updates", 8, *options, "--lr", 100)
-    best = (tmp_path / BEST).read_bytes()
-    assert [number for number, _ in list_checkpoints(tmp_path)] == [8]
-    train(tmp_path, "--max-updates", 9, "--validate-every", 1000, *options[2:], "--lr", 100)
-    assert (tmp_path / BEST).read_bytes() == best
-    assert load_checkpoint(tmp_path / BEST).progress["update"] == 4
