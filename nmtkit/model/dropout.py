@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.machine import native_build
 from nmtkit.model import native_operators
 
 _LEVELS = 1 << 16  # a rate is rounded to 1/65536, which has no effect on training
@@ -45,17 +44,7 @@ class DropoutMask(NamedTuple):
         x = x.contiguous()
         residual = None if residual is None else residual.contiguous()
         y = torch.empty_like(x)
-        native_build.native.dropout(
-            x.dtype == torch.bfloat16,
-            x.data_ptr(),
-            0 if residual is None else residual.data_ptr(),
-            self.bits.data_ptr(),
-            self.threshold,
-            self.scale,
-            x.numel(),
-            y.data_ptr(),
-            torch.get_num_threads(),
-        )
+        native_operators.run("dropout", x, x, residual, self.bits, self.threshold, self.scale, x.numel(), y)
         return y
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.machine import native_build
 from nmtkit.machine.precision import product_dtype
 from nmtkit.model import native_operators
 from nmtkit.model.config import TransformerConfig
@@ -74,21 +73,8 @@ class _AddAndNorm(torch.autograd.Function):
         D = x.size(-1)
         rows = x.numel() // D
         total, result, moments = torch.empty_like(x), torch.empty_like(x), gain.new_empty(rows, 2)
-        native_build.native.residual_norm(
-            x.dtype == torch.bfloat16,
-            x.data_ptr(),
-            y.data_ptr(),
-            *_as_native(mask),
-            gain.data_ptr(),
-            bias.data_ptr(),
-            epsilon,
-            rows,
-            D,
-            total.data_ptr(),
-            moments.data_ptr(),
-            result.data_ptr(),
-            torch.get_num_threads(),
-        )
+        inputs = x, y, *_as_native(mask), gain, bias, epsilon, rows, D
+        native_operators.run("residual_norm", x, *inputs, total, moments, result)
         context.save_for_backward(total, moments, gain, mask.bits if mask else None)
         return result
 
@@ -99,24 +85,11 @@ class _AddAndNorm(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         grad_x, grad_gain, grad_bias = torch.empty_like(total), torch.empty_like(gain), torch.empty_like(gain)
         grad_y = torch.empty_like(total) if mask else grad_x
-        native_build.native.residual_norm_backward(
-            total.dtype == torch.bfloat16,
-            gradient.data_ptr(),
-            *_as_native(mask),
-            gain.data_ptr(),
-            total.data_ptr(),
-            moments.data_ptr(),
-            moments.size(0),
-            total.size(-1),
-            grad_x.data_ptr(),
-            grad_y.data_ptr(),
-            grad_gain.data_ptr(),
-            grad_bias.data_ptr(),
-            torch.get_num_threads(),
-        )
+        inputs = gradient, *_as_native(mask), gain, total, moments, moments.size(0), total.size(-1)
+        native_operators.run("residual_norm_backward", total, *inputs, grad_x, grad_y, grad_gain, grad_bias)
         return grad_x, grad_y, grad_gain, grad_bias, None, None
 
 
-def _as_native(mask: DropoutMask | None) -> tuple[int, int, float]:
-    """Return the address of the mask's bits (0 without dropout), the threshold and the scale."""
-    return (mask.bits.data_ptr(), mask.threshold, mask.scale) if mask else (0, 0, 1.0)
+def _as_native(mask: DropoutMask | None) -> tuple[Tensor | None, int, float]:
+    """Return the bits of the mask, the threshold and the scale."""
+    return (mask.bits, mask.threshold, mask.scale) if mask else (None, 0, 1.0)

@@ -93,16 +93,8 @@ class _ShortAttention(torch.autograd.Function):
         shape = _shape(sizes, starts)
         heads = q.new_empty(*q.shape[:-1], sizes.heads * sizes.value)
         weights = q.new_empty(native_build.native.attention_weights_size(shape), dtype=torch.float32)
-        native_build.native.attention(
-            q.dtype == torch.bfloat16,
-            shape,
-            causal,
-            _address(mask),
-            *_heads(projections, sizes),
-            (heads.data_ptr(), heads.size(-1)),
-            weights.data_ptr(),
-            torch.get_num_threads(),
-        )
+        inputs = shape, causal, mask, *_heads(projections, sizes)
+        native_operators.run("attention", q, *inputs, (heads.data_ptr(), heads.size(-1)), weights)
         _clear_after(heads, starts[0])
         context.save_for_backward(mask, weights, *projections)
         return heads
@@ -112,17 +104,10 @@ class _ShortAttention(torch.autograd.Function):
         mask, weights, *projections = context.saved_tensors
         gradient = gradients[0].contiguous()
         results = tuple(torch.empty_like(x) for x in projections)
-        native_build.native.attention_backward(
-            gradient.dtype == torch.bfloat16,
-            _shape(context.sizes, context.starts),
-            context.causal,
-            _address(mask),
-            *_heads(projections, context.sizes),
-            (gradient.data_ptr(), gradient.size(-1)),
-            weights.data_ptr(),
-            *_heads(results, context.sizes),
-            torch.get_num_threads(),
-        )
+        inputs = _shape(context.sizes, context.starts), context.causal, mask, *_heads(projections, context.sizes)
+        gradients_of_heads = gradient.data_ptr(), gradient.size(-1)
+        outputs = _heads(results, context.sizes)
+        native_operators.run("attention_backward", gradient, *inputs, gradients_of_heads, weights, *outputs)
         for result, starts in zip((results[0], results[-1]), context.starts, strict=True):
             _clear_after(result, starts)
         return None, None, None, None, *results
@@ -135,10 +120,6 @@ def _clear_after(x: Tensor, starts: Tensor) -> None:
 
 def _shape(sizes: Sizes, starts: tuple[Tensor, Tensor]) -> tuple[int, int, int, int, int, int]:
     return len(starts[0]) - 1, sizes.heads, sizes.key, sizes.value, starts[0].data_ptr(), starts[1].data_ptr()
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _heads(projections: Sequence[Tensor], sizes: Sizes) -> tuple[Heads, Heads, Heads]:
