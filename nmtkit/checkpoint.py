@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.config import flag
 from nmtkit.errors import RunError, UserError
 from nmtkit.machine.memory import is_out_of_memory
 from nmtkit.model.architectures import config_from_dict
@@ -43,7 +44,7 @@ T = TypeVar("T")
 Weights = dict[str, NDArray[np.float32]]
 
 SAFETENSORS_FILE, SAFETENSORS_HEADER = "model.safetensors", "config.json"  # written by nmt-export, not a checkpoint
-#: The option, with its group, that each validation metric depends on; see `metric_setting`.
+#: The option, with its group, that each validation metric depends on; see `ranking_conditions`.
 METRIC_OPTIONS = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
 HIGHEST_IS_BEST = frozenset({"valid_bleu"})  #: of these metrics; the lowest of the others
 
@@ -199,15 +200,19 @@ def read_progress(path: Path) -> dict[str, Any]:
     return _read_header(path, lambda header: _object(header, "progress"))
 
 
-def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the setting of a metric in METRIC_OPTIONS: the value of its option, and the version of the loss.
+def ranking_conditions(progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything that the values of the metric of the best checkpoint depend on, with names for messages.
 
-    Values of the metric are comparable only if the settings are equal. An unrecorded option is None. The version is
-    1 if it is not recorded, or if the metric does not depend on the loss.
+    The values of two checkpoints are comparable only if all conditions are equal.
     """
-    group, name = METRIC_OPTIONS[metric]
-    version = progress.get("loss_version", 1) if metric == "valid_loss" else 1
-    return progress.get("options", {}).get(group, {}).get(name), version
+    metric = progress.get("best_metric")
+    group, name = METRIC_OPTIONS.get(str(metric), ("", ""))
+    return {
+        "the metric": metric,
+        "the validation split": progress.get("validation_data", {}),
+        flag(name): progress.get("options", {}).get(group, {}).get(name),
+        "the version of the loss": progress.get("loss_version", 1) if metric == "valid_loss" else 1,
+    }
 
 
 def read_model_config(path: Path) -> ModelConfig:

@@ -12,11 +12,10 @@ import numpy as np
 
 from nmtkit.checkpoint import (
     HIGHEST_IS_BEST,
-    METRIC_OPTIONS,
     Checkpoint,
     load_checkpoint,
     memory_for_weights,
-    metric_setting,
+    ranking_conditions,
     read_progress,
 )
 from nmtkit.console.log import Progress, logger
@@ -55,46 +54,27 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
 
     The best have the lowest validation loss or the highest validation BLEU, depending on the metric of the run. Of two
     equal checkpoints, the older is better. Ignores checkpoints after update `until` or without a finite value. Raises
-    UserError if fewer than `count` are left, or if they were scored by different metrics, with different options or on
-    different data.
+    UserError if fewer than `count` are left, or if their values are not comparable.
     """
     scored: list[tuple[float, int, Path]] = []
-    criteria: set[_Criterion] = set()
+    first: dict[str, Any] = {}
     for update, path in _up_to(folder, until):
         progress = read_progress(path)
+        metric = str(progress.get("best_metric"))
         with as_user_errors(path):
-            score = _recorded_score(progress)
-        if score is not None:
-            criterion, value = score
-            criteria.add(criterion)
-            scored.append((value, update, path))
-    kinds = "metrics", "validation splits", "--label-smoothing or --valid-beam", "versions of the loss"
-    for kind, *values in zip(kinds, *criteria, strict=True):
-        if len(set(values)) > 1:
-            raise UserError(f"--best: the checkpoints in {folder} have different {kind}: list the files instead")
+            conditions, value = ranking_conditions(progress), progress.get(metric)
+            value = math.nan if value is None else float(value)
+        if not math.isfinite(value):
+            continue
+        first = first or conditions
+        for name in first:
+            if conditions.get(name) != first[name]:
+                raise UserError(f"--best: the checkpoints in {folder} differ in {name}: list the files instead")
+        scored.append((-value if metric in HIGHEST_IS_BEST else value, update, path))
     if len(scored) < count:
         raise UserError(_too_few_message("--best", count, folder, len(scored), until, " with a validation value"))
-    sign = -1 if any(metric in HIGHEST_IS_BEST for metric, *_ in criteria) else 1
-    best = sorted(scored, key=lambda entry: (sign * entry[0], entry[1]))[:count]
+    best = sorted(scored, key=lambda entry: entry[:2])[:count]
     return [path for _, _, path in sorted(best, key=lambda entry: entry[1])]
-
-
-_Criterion = tuple[str, frozenset[tuple[str, str]], float | None, int]  # values of different ones are not comparable
-
-
-def _recorded_score(progress: dict[str, Any]) -> tuple[_Criterion, float] | None:
-    """Read the criterion of a checkpoint's run and the checkpoint's value; None without a finite value.
-
-    The criterion is the metric, the checksums of the validation split, the value of the option that the metric depends
-    on, and the version of the loss. Raises TypeError, ValueError or AttributeError for values of the wrong type.
-    """
-    metric: Any = progress.get("best_metric")
-    value = progress.get(metric)
-    if value is None or not math.isfinite(float(value)):
-        return None
-    split = frozenset(progress.get("validation_data", {}).items())
-    setting, version = metric_setting(metric, progress) if metric in METRIC_OPTIONS else (None, 1)
-    return (metric, split, None if setting is None else float(setting), int(version)), float(value)
 
 
 def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:

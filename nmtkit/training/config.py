@@ -99,12 +99,6 @@ class BatchConfig(Config):
         except ValueError:
             raise UserError(f"--mix {self.mix}: give numbers separated by commas, such as 4,1,1") from None
 
-    @property
-    def proportions(self) -> list[float] | None:
-        """The weights given with --mix divided by the largest, or None."""
-        weights = self.weights
-        return None if weights is None else [weight / max(weights) for weight in weights]
-
 
 @dataclass(frozen=True)
 class LoadingConfig(Config):

@@ -41,7 +41,7 @@ class Muon(torch.optim.Muon):
 
 
 class Optimizers:
-    """Several optimizers, each of different parameters, with the interface of one."""
+    """Several optimizers, each of different parameters."""
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
         self.parts = parts
@@ -50,16 +50,6 @@ class Optimizers:
     def param_groups(self) -> list[dict[str, Any]]:
         """The parameter groups of all parts."""
         return [group for part in self.parts for group in part.param_groups]
-
-    def zero_grad(self) -> None:
-        """Drop all gradients."""
-        for part in self.parts:
-            part.zero_grad()
-
-    def step(self) -> None:
-        """Take one step."""
-        for part in self.parts:
-            part.step()
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizers:

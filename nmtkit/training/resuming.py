@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, Weights, metric_setting
-from nmtkit.config import flag
+from nmtkit.checkpoint import Checkpoint, Weights, ranking_conditions
 from nmtkit.console.log import logger
 from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.data.mixture import BEGINNING
@@ -153,33 +152,22 @@ def resumed_state(
     if reset:
         state.position, state.updates_in_epoch = BEGINNING, 0
         state.minutes, state.device_minutes, state.processor_minutes, state.flops = 0.0, 0.0, 0.0, 0
-    validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
-    change = "the validation split has changed" if validated_elsewhere else _change_of_metric(progress, metric, options)
+    now = {"best_metric": metric, "validation_data": validation_data, "loss_version": LOSS_VERSION}
+    conditions = ranking_conditions({**now, "options": options.to_dict()})
+    before = ranking_conditions({"validation_data": validation_data, **progress})
+    change = next((name for name, value in conditions.items() if before.get(name) != value), None)
     if change and not reset:
-        logger.warning("%s: the previous best result is discarded", change)
+        logger.warning("%s has changed: the previous best result is discarded", change)
     if change or reset:
         state.discard_best()
     if change:
         state.validation = {}  # this update is to be validated again
     _warn_of_other_versions(state, progress, reset, options.optimizer.lr_schedule)
     free_options = options.model.free_options
-    before, now = (_relevant_options(each, free_options) for each in (progress["options"], options.to_dict()))
-    if differences := _differences(before, now):
+    relevant = (_relevant_options(each, free_options) for each in (progress["options"], options.to_dict()))
+    if differences := _differences(*relevant):
         logger.warning("options have changed since the checkpoint: %s", "; ".join(differences))
     return state
-
-
-def _change_of_metric(progress: dict[str, Any], metric: str, options: TrainingOptions) -> str | None:
-    """Explain why earlier values of the selection metric cannot be compared with later ones; None if they can."""
-    if progress["best_metric"] != metric:
-        return f"the best checkpoint is now selected by {metric}, not by {progress['best_metric']}"
-    setting, version = metric_setting(metric, {"options": options.to_dict(), "loss_version": LOSS_VERSION})
-    setting_before, version_before = metric_setting(metric, progress)
-    if setting_before != setting:
-        return f"{metric} depends on {flag(METRIC_OPTIONS[metric][1])}, which has changed"
-    if version_before != version:
-        return f"{metric} is computed by a different version of the loss"
-    return None
 
 
 def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bool, schedule: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -50,19 +50,6 @@ from nmtkit.training.validation import VALIDATION, Validator, validate
 from nmtkit.wording import counted, first_line
 
 _SECONDS_TO_MEASURE = 5.0  # for --budget
-
-
-class Votes(NamedTuple):
-    """Sums over all ranks after the backward pass of an update, so that all ranks make the same decisions."""
-
-    minutes: float  # since the run began, on the main process's clock
-    device_minutes: float  # since the run began, over all devices
-    processor_minutes: float  # CPU minutes since the run began, of all processes
-    save: float  # above 0 to save now: --save-minutes have passed, or any rank has a signal
-    terminate: float  # number of ranks with SIGTERM
-    interrupt: float  # number of ranks with SIGINT
-    hangup: float  # number of ranks with SIGHUP
-    broken_pipe: float  # number of ranks whose stderr has lost its reader
 
 
 @dataclass(frozen=True)
@@ -281,7 +268,7 @@ class Trainer:
         state.begin_update(work.update)
         tokens = sum(work.target_tokens)
         losses, votes = self.gradient.compute(state.update, share, tokens, self._votes(), work.datasets)
-        self._agree(Votes(*votes))
+        self._agree(votes)
         start_of_schedule, options = state.schedule_start, self.options
         left = options.stop.max_updates - start_of_schedule
         rate = learning_rate(state.update - start_of_schedule, options.optimizer, options.model.d_model, left)
@@ -336,23 +323,26 @@ class Trainer:
             self._count(self.outcomes.popleft())
         self.window.seconds += time.perf_counter() - start
 
-    def _votes(self) -> Votes:
+    def _votes(self) -> list[float]:
+        """Return values whose sums over all ranks decide for all of them after the backward pass.
+
+        They are the minutes of the run on the main process's clock, over all devices and of all CPUs, how many ranks
+        want to save, and how many have received each of `STOPS`.
+        """
         main, signals = self.ranks.is_main, self.signals
         minutes = (time.monotonic() - self.began) / 60 if main else 0.0
         device_minutes = (time.monotonic() - self.device_began) / 60
         processor_minutes = (time.process_time() - self.processor_began) / 60
         save = signals.save or (main and self.save_dir.minutes_passed())
         stops = (signals.stop == number for number in STOPS)
-        return Votes(minutes, device_minutes, processor_minutes, save, *stops)
+        return [minutes, device_minutes, processor_minutes, save, *stops]
 
-    def _agree(self, result: Votes) -> None:
-        self.state.minutes, self.state.device_minutes = result.minutes, result.device_minutes
-        self.state.processor_minutes = result.processor_minutes
+    def _agree(self, votes: Sequence[float]) -> None:
+        self.state.minutes, self.state.device_minutes, self.state.processor_minutes, save, *stops = votes
         self.state.out_of_memory = self.gradient.times_out_of_memory
-        self.save_now = result.save > 0
+        self.save_now = save > 0
         self.signals.save = self.signals.save and not self.save_now
-        stops = zip(STOPS, (result.terminate, result.interrupt, result.hangup, result.broken_pipe), strict=True)
-        self.stop_signal = agreed_stop([number for number, ranks in stops if ranks])
+        self.stop_signal = agreed_stop([number for number, ranks in zip(STOPS, stops, strict=True) if ranks])
 
     def _after_update(self) -> None:
         checkpoints = self.options.checkpoints
@@ -389,13 +379,8 @@ class Trainer:
             return
         try:
             with self.learner.validating():
-                results = validate(
-                    self.validator,
-                    self.other_validators,
-                    self.learner.loss,
-                    self.ranks,
-                    should_stop=lambda: self.signals.stop != 0,
-                )
+                loss, stopped = self.learner.loss, lambda: self.signals.stop != 0
+                results = validate(self.validator, self.other_validators, loss, self.ranks, stopped)
         except NmtkitError:  # raised by all ranks together
             self._save(last=True)
             raise

@@ -116,7 +116,7 @@ def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]
 
     Raises UserError if the weights do not match the datasets, or if a share is too small.
     """
-    given = batches.proportions or target_tokens
+    given = batches.weights or target_tokens
     if len(given) != len(target_tokens):
         raise UserError(f"--mix {batches.mix}: {len(given)} weights for {len(target_tokens)} datasets: give one each")
     exponent = 1 / (batches.mix_temperature or 1.0)

@@ -224,7 +224,7 @@ def test_memory_limits_learned_from_out_of_memory_errors_survive_a_resume(
 def test_changing_the_metric_restarts_the_ranking_of_checkpoints(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 4, "--validate-every", 2)
     said = train(tmp_path, "--max-updates", 6, "--validate-every", 2, "--valid-bleu").stderr.decode()
-    assert said.count("the best checkpoint is now selected by valid_bleu, not by valid_loss") == 1
+    assert said.count("the metric has changed: the previous best result is discarded") == 1
     progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
     assert progress["best"] == progress["valid_bleu"]
     assert [update for update, _ in progress["checkpoint_validations"]] == [4, 6]

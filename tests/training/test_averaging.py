@@ -167,7 +167,7 @@ def test_values_on_different_validation_splits_are_not_compared(folder: Path) ->
         checkpoint = load_checkpoint(folder / f"checkpoint_{update}.pt")
         checkpoint.progress["validation_data"] = {"valid.en": "of another text"}
         save_checkpoint(folder / f"checkpoint_{update}.pt", checkpoint)
-    with pytest.raises(UserError, match=r"--best: the checkpoints in .* different validation splits: list the files"):
+    with pytest.raises(UserError, match=r"--best: the checkpoints in .* differ in the validation split: list"):
         best_checkpoints(folder, 1)
     assert updates(best_checkpoints(folder, 1, until=20)) == [20]
 
@@ -175,8 +175,8 @@ def test_values_on_different_validation_splits_are_not_compared(folder: Path) ->
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
-        ({"options": {"optimizer": {"label_smoothing": 0.3}}}, "different --label-smoothing or --valid-beam"),
-        ({"loss_version": 2}, "different versions of the loss"),
+        ({"options": {"optimizer": {"label_smoothing": 0.3}}}, "differ in --label-smoothing"),
+        ({"loss_version": 2}, "differ in the version of the loss"),
     ],
 )
 def test_losses_of_another_kind_are_not_compared(changes: dict[str, Any], difference: str, folder: Path) -> None:
@@ -195,7 +195,7 @@ def test_bleu_depends_on_the_beam_and_not_on_the_loss(folder: Path) -> None:
         change_progress(folder / f"checkpoint_{update}.pt", **other_loss)
     assert best_checkpoints(folder, 1) == before
     change_progress(folder / "checkpoint_100.pt", options={"validation": {"valid_beam": 4}})
-    with pytest.raises(UserError, match=r"different --label-smoothing or --valid-beam: list the files instead$"):
+    with pytest.raises(UserError, match=r"differ in --valid-beam: list the files instead$"):
         best_checkpoints(folder, 1)
 
 

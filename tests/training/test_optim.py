@@ -83,7 +83,7 @@ def make_model() -> nn.Module:
 def steps(model: nn.Module, optimizer: Optimizers | torch.optim.Optimizer, begin: int, end: int) -> None:
     for number in range(begin, end):
         x = torch.randn(4, 5, generator=torch.Generator().manual_seed(number))
-        optimizer.zero_grad()
+        model.zero_grad()
         torch.autograd.backward((model(x) ** 2).sum())
         optimizer.step()
 

@@ -95,7 +95,7 @@ def test_a_copy_of_the_last_checkpoint_alone_resumes_and_one_of_the_best_is_not_
     newest = save_dir.load_newest()
     assert newest is not None
     assert newest.progress["update"] == 7
-    save_dir.prepare({}, "valid_loss", lower)
+    save_dir.prepare({})
     assert {path.name for path in tmp_path.glob("*.pt")} == {"checkpoint_7.pt", LAST, BEST}
 
 
