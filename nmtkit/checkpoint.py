@@ -19,8 +19,7 @@ from nmtkit.machine.memory import is_out_of_memory
 from nmtkit.model.architectures import config_from_dict
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
-from nmtkit.model.lora_merging import merged
-from nmtkit.model.parameters import check_weights, means, transformer_shapes
+from nmtkit.model.parameters import check_weights, means, merged, transformer_shapes
 from nmtkit.storage.archive import (
     FORMAT,
     IMPORT,

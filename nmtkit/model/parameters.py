@@ -1,4 +1,4 @@
-"""The parameters of a model by name, without torch: their shapes, and checks of the arrays of a checkpoint."""
+"""The parameters of a model by name, without torch: shapes, checks of a checkpoint's arrays, and merging of LoRA."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +10,11 @@ from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+Weights = dict[str, NDArray[np.float32]]
+
+_A, _B, _MATRIX = ".lora_a.", ".lora_b.", ".weight"  # parts of parameter names
 
 
 def transformer_shapes(config: TransformerConfig, source_size: int, target_size: int) -> dict[str, tuple[int, ...]]:
@@ -127,4 +132,30 @@ def _unlike(weight: Any, shape: tuple[int, ...], dtype: type = np.float32) -> st
         return f"is {weight.dtype} where {np.dtype(dtype)} is expected"
     if weight.shape != shape:
         return f"has {list(weight.shape)} where {list(shape)} is expected"
+    return None
+
+
+def merged(weights: Mapping[str, NDArray[np.float32]], scale: float) -> Weights:
+    """Merge each addition into its matrix W + s·B·A (outputs, inputs) in float32. Other weights are unchanged."""
+    adapted = dict.fromkeys(filter(None, map(_matrix_of, weights)))
+    plain = {name: weight for name, weight in weights.items() if _matrix_of(name) is None}
+    additions = {name: np.concatenate(list(_products(name, weights))) for name in adapted}
+    return plain | {name: weights[name] + np.float32(scale) * addition for name, addition in additions.items()}
+
+
+def _products(matrix: str, weights: Mapping[str, NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
+    """Yield B·A (outputs, inputs) of each projection of a matrix, in the order of its rows."""
+    layer = matrix.removesuffix(_MATRIX)
+    number = 0
+    while (a := weights.get(f"{layer}{_A}{number}")) is not None:
+        yield weights[f"{layer}{_B}{number}"] @ a
+        number += 1
+
+
+def _matrix_of(name: str) -> str | None:
+    """Return the name of the matrix that an addition's parameter belongs to; None for any other parameter."""
+    for part in (_A, _B):
+        layer, found, _ = name.rpartition(part)
+        if found:
+            return layer + _MATRIX
     return None

@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import regex
 
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.dedup import hash_text, normal_form
-from nmtkit.preprocessing.language_id import language_filter
 from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS
 from nmtkit.text.languages import side_names
 from nmtkit.text.reading import COMPRESSED, read_lines
@@ -24,6 +24,9 @@ PairFilter = Callable[[str, str], bool]  # source, target -> whether the pair is
 _SCRIPT_SHARE = 0.5  # of the letters on a side
 _LETTER_OF_ONE_SCRIPT = regex.compile(r"[\p{L}--\p{Common}--\p{Inherited}]", regex.VERSION1)
 _SCRIPT_NAME = re.compile(r"[A-Za-z_]+")
+
+
+_PREFIX = "__label__"
 
 
 def has_blank_side(source: str, target: str) -> bool:
@@ -146,3 +149,49 @@ def make_marker(config: CleaningConfig, languages: tuple[str, str]) -> PairMarke
     overlap = Overlap.read(config.exclude_overlap, side_names(languages)) if config.exclude_overlap else None
     has_filters = bool(list(enabled_filters(config, languages, overlap)))
     return PairMarker(config, languages, overlap) if has_filters or config.removes_duplicates else None
+
+
+def language_filter(path: Path, languages: Sequence[str], least: float) -> Callable[[str, str], bool]:
+    """Return a function that is True for a pair if a side's language has a probability below `least`.
+
+    A fastText model identifies it (https://fasttext.cc/docs/en/language-identification). Raises UserError if the
+    package is not installed, or if `path` is not a model with labels for both languages.
+    """
+    model = _load(path)
+    source, target = (_PREFIX + language.removeprefix(_PREFIX) for language in languages)
+    known = {label for label, _ in _probabilities(model, " ")}
+    for label in (source, target):
+        if label not in known:
+            raise UserError(
+                f"--langid-model {path} has no label for {label.removeprefix(_PREFIX)}: give the model's labels "
+                "with --langid-labels"
+            )
+    return lambda source_text, target_text: (
+        _probability(model, source_text, source) < least or _probability(model, target_text, target) < least
+    )
+
+
+def _load(path: Path) -> Any:
+    try:
+        import fasttext
+    except ImportError as error:
+        raise UserError("--langid-model needs the package fasttext-predict: pip install 'nmtkit[clean]'") from error
+    if not path.is_file():
+        raise UserError(f"--langid-model {path}: no such file")
+    try:
+        return fasttext.load_model(str(path))
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise UserError(f"--langid-model {path} is not a fastText model: use one such as lid.176.ftz") from error
+
+
+def _probabilities(model: Any, line: str, count: int = -1) -> list[tuple[str, float]]:
+    """Return the `count` most probable labels of a line with their probabilities; -1 for all."""
+    labels, probabilities = model.predict(line, k=count)
+    return list(zip(labels, probabilities, strict=True))
+
+
+def _probability(model: Any, line: str, label: str) -> float:
+    (found, probability), *_ = _probabilities(model, line, 1) or [("", 0.0)]
+    if found == label:
+        return probability
+    return dict(_probabilities(model, line)).get(label, 0.0)

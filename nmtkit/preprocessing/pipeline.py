@@ -51,7 +51,7 @@ def preprocess(
     If `vocabulary.vocab_from` is a checkpoint, pass it, already opened, as `given`; this function does not open it
     itself, because that requires torch. The text is read once to validate, count and filter it, once to sample
     sentences for SentencePiece training, and once to encode it. With --shard-size, a killed run is resumed. Raises
-    UserError for invalid text, and RunError if writing fails or if the text changes in the meantime.
+    UserError for invalid text, and RunError if writing fails.
     """
     divided = files.destdir.parent / f".{files.destdir.name}.pairs"
     try:
@@ -96,7 +96,6 @@ def _preprocess(
             kinds = vocabulary.tokenizer, vocabulary.tokenizer
             tokenizers = reused or read_tokenizers(folder, kinds, vocabulary.joined_vocab, files.languages)
         _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary, tags, folder, pool)
-        _check_unchanged(statuses)
         summaries = [split.summary(files.languages) for split in progress.splits]
         write_description(folder, files.languages, *tokenizers, summaries, tags[0], progress.files)
         try:
@@ -170,14 +169,6 @@ def _second_pass(
 
 def _statuses(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
     return {path: path.stat() for path in paths}
-
-
-def _check_unchanged(before: Mapping[Path, os.stat_result]) -> None:
-    """Raise RunError if the size or modification time of a file has changed."""
-    for path, status in before.items():
-        now = path.stat() if path.exists() else None
-        if now is None or (now.st_size, now.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-            raise RunError(f"{path} changed while it was read: run the command again")
 
 
 def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:

@@ -6,10 +6,10 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -27,7 +27,6 @@ from nmtkit.serving.config import Languages, ServeConfig, ServingOptions
 from nmtkit.serving.models import Model
 from nmtkit.serving.prometheus import Metrics
 from nmtkit.serving.scheduler import DynamicBatcher, Line
-from nmtkit.serving.systemd import notify, notify_reloading
 
 MAX_CONNECTIONS = 512  # beyond, requests get 503; a process may usually open 1,024 files
 BACKLOG = 1024  # connections that wait in the kernel
@@ -55,7 +54,8 @@ def serve(files: Mapping[Languages | None, Sequence[Path]], options: ServingOpti
         service = Service(batcher, models, options.server, metrics)
 
         def reload() -> None:
-            notify_reloading()
+            now = time.monotonic_ns() // 1000  # with which systemd matches the message to its signal
+            notify(f"RELOADING=1\nMONOTONIC_USEC={now}")
             try:
                 for number, (languages, paths) in enumerate(files.items()):
                     name = _file_names(paths)
@@ -125,7 +125,7 @@ def _run(
     listener.listen(BACKLOG)
     host, port = listener.getsockname()[:2]
     is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    server = _Server(_settings(service.app(is_loopback)))
+    server = uvicorn.Server(_settings(service.app(is_loopback)))
     metrics.open_connections.set_function(lambda: len(server.server_state.connections))
     if not _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         lock = threading.Lock()
@@ -147,18 +147,6 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server, except that SIGINT stays ignored if it was, as in a background job of a script."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if not (sig == signal.SIGINT and self._ignores_interrupts):
-            super().handle_exit(sig, frame)
 
 
 def _settings(app: ASGIApp) -> uvicorn.Config:
@@ -213,3 +201,11 @@ def bind(config: ServeConfig) -> socket.socket:
         message = f"--host {config.host} --port {config.port}: {reason}: use a different port or address"
         raise UserError(message) from error
     return listener
+
+
+def notify(state: str) -> None:
+    """Send a state such as `READY=1` to systemd, as sd_notify(3) does. Without a service manager, do nothing."""
+    if path := os.environ.get("NOTIFY_SOCKET"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.connect(path.replace("@", "\0", 1) if path.startswith("@") else path)
+            sender.sendall(state.encode())

@@ -18,7 +18,7 @@ from nmtkit.storage.atomic import link_file, lock, remove_partial_files, staged_
 from nmtkit.storage.outputs import refuse_dataset
 from nmtkit.storage.run_files import BEST, LAST, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
-from nmtkit.training.record import check_record, recorded_options
+from nmtkit.training.state import check_record, recorded_options
 
 T = TypeVar("T")
 Better = Callable[[float, float], bool]  # whether the first of two validation values is better

@@ -11,9 +11,8 @@ from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import optimizer_tensors
 from nmtkit.training.optimizers import schedule_free_sums
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.record import make_record
 from nmtkit.training.save_dir import SaveDir
-from nmtkit.training.state import RunState, Window
+from nmtkit.training.state import RunState, Window, make_record
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import Validator
 

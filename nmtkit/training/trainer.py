@@ -38,12 +38,11 @@ from nmtkit.training.loader import Loader, Work, pair_sampling
 from nmtkit.training.optim import learning_rate
 from nmtkit.training.planning import better_of_average_and_best, with_plan
 from nmtkit.training.ranks import Ranks, join
-from nmtkit.training.record import is_interim
 from nmtkit.training.resuming import resume
 from nmtkit.training.run_log import OnMetrics, RunLog
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
-from nmtkit.training.state import RunState, Window, restore
+from nmtkit.training.state import RunState, Window, is_interim, restore
 from nmtkit.training.summary import describe_dry_run, next_command, translate_command
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Validator, validate

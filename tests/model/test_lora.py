@@ -17,7 +17,7 @@ from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
 from nmtkit.model.lora import add_low_rank
 from nmtkit.model.lora_config import LoraConfig
-from nmtkit.model.lora_merging import merged
+from nmtkit.model.parameters import merged
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.model.weights import as_arrays, as_tensors, collect_weights

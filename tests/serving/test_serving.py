@@ -275,17 +275,6 @@ def test_a_signal_stops_the_server_after_open_requests_are_answered(
     assert message.endswith(f"nmt-serve: {'terminated' if code == 143 else 'interrupted'}\n")
 
 
-def test_an_ignored_interrupt_does_not_stop_the_server(tiny_checkpoint: Path) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a script starts a background job
-    try:
-        server = Server(tiny_checkpoint)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    server.process.send_signal(signal.SIGINT)
-    assert server.translate(text="") == [{"text": ""}]
-    assert server.end() == (143, "nmt-serve: terminated\n")
-
-
 # Options ---------------------------------------------------------------------------------------------------------
 
 

@@ -14,9 +14,8 @@ from training_runs import metrics
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.training.config import CheckpointConfig
-from nmtkit.training.metrics import MetricsWriter
+from nmtkit.training.metrics import Board, MetricsWriter, tag
 from nmtkit.training.save_dir import SaveDir
-from nmtkit.training.tensorboard import Board, tag
 from nmtkit.training.validation import SAMPLES
 
 

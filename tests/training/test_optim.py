@@ -80,12 +80,13 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
 
 
-def steps(model: nn.Module, optimizer: Optimizers | torch.optim.Optimizer, begin: int, end: int) -> None:
+def steps(model: nn.Module, optimizer: Optimizers, begin: int, end: int) -> None:
     for number in range(begin, end):
         x = torch.randn(4, 5, generator=torch.Generator().manual_seed(number))
         model.zero_grad()
         torch.autograd.backward((model(x) ** 2).sum())
-        optimizer.step()
+        for part in optimizer.parts:
+            part.step()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_adam_equals_torch_adam_with_the_same_options(
 ) -> None:
     ours, reference = make_model(), make_model()
     steps(ours, make_optimizer(ours, OptimizerConfig(lr=0.01, **options)), 0, 20)
-    steps(reference, torch.optim.Adam(reference.parameters(), lr=0.01, betas=betas, eps=eps), 0, 20)
+    steps(reference, Optimizers(torch.optim.Adam(reference.parameters(), lr=0.01, betas=betas, eps=eps)), 0, 20)
     for parameter, expected in zip(ours.parameters(), reference.parameters(), strict=True):
         assert_close(parameter, expected, rtol=1e-5, atol=1e-7)
 
@@ -113,7 +114,7 @@ def test_weight_decay_is_decoupled() -> None:
     optimizer = make_optimizer(model, OptimizerConfig(lr=0.1, weight_decay=0.5))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
+    optimizer.parts[0].step()
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert_close(parameter.detach(), old * (1 - 0.1 * 0.5))
 
