@@ -27,53 +27,22 @@ from nmtkit.training.ranks import Ranks
 from nmtkit.wording import first_line
 
 
-class MemoryLimits:
-    """Limits of micro-batch sizes, lowered when memory runs out.
+def cut(batch: MicroBatchTensors, max_tokens: int, limit: int | None) -> Iterator[MicroBatchTensors]:
+    """Split a batch into parts of about equal size within `max_tokens` per side, including padding.
 
-    Sentences are classified by length, rounded up to a power of two. `by_length` maps a class, as text for JSON, to the
-    maximum number of tokens of both sides of a micro-batch, including padding.
+    A part whose padded tokens of both sides exceed `limit` is split again, down to single pairs.
     """
+    for part in _parts(batch, batch.parts_within(max_tokens)):
+        yield from _within(part, limit)
 
-    def __init__(self, max_tokens: int) -> None:
-        self.max_tokens = max_tokens  # per side, with padding; only sampled pairs can exceed it
-        self.by_length: dict[str, int] = {}
 
-    def __str__(self) -> str:
-        limits = sorted(self.by_length.items(), key=lambda item: int(item[0]))
-        return ", ".join(f"{limit} tokens for sentences of up to {length}" for length, limit in limits)
-
-    def cut(self, batch: MicroBatchTensors) -> Iterator[MicroBatchTensors]:
-        """Split a batch into parts of about equal size within `max_tokens`, and split parts over a limit again."""
-        for part in _parts(batch, batch.parts_within(self.max_tokens)):
-            yield from self._cut_to_limits(part)
-
-    def _cut_to_limits(self, batch: MicroBatchTensors) -> Iterator[MicroBatchTensors]:
-        """Split a batch until each part is within the limit for its own length, or is a single pair.
-
-        A part of a packed batch can belong to a different class than the batch.
-        """
-        rows, limit = batch.sentences, self.by_length.get(_length_class(batch))
-        if limit is None or batch.padded_tokens <= limit or rows == 1:
-            yield batch
-            return
-        for part in _parts(batch, -(-rows // max(1, limit * rows // batch.padded_tokens))):
-            yield from self._cut_to_limits(part)
-
-    def lower(self, batch: MicroBatchTensors) -> str | None:
-        """Halve the limit for a batch's length class, and return None; or return an error's end for a single pair."""
-        self.by_length[_length_class(batch)] = batch.padded_tokens // 2
-        if batch.sentences > 1:
-            return None
-        source, target = batch.longest
-        return (
-            f"for one sentence pair of {source} and {target} tokens: preprocess with a smaller --max-length, or train "
-            "a smaller model"
-        )
-
-    def merge(self, learned: dict[str, int]) -> None:
-        """Adopt lower limits that a different rank has learned."""
-        for length, limit in learned.items():
-            self.by_length[length] = min(limit, self.by_length.get(length, limit))
+def _within(batch: MicroBatchTensors, limit: int | None) -> Iterator[MicroBatchTensors]:
+    rows, tokens = batch.sentences, batch.padded_tokens
+    if limit is None or tokens <= limit or rows == 1:
+        yield batch
+        return
+    for part in _parts(batch, -(-rows // max(1, limit * rows // tokens))):
+        yield from _within(part, limit)
 
 
 def _parts(batch: MicroBatchTensors, count: int) -> Iterator[MicroBatchTensors]:
@@ -82,10 +51,6 @@ def _parts(batch: MicroBatchTensors, count: int) -> Iterator[MicroBatchTensors]:
     size = -(-rows // count)
     for begin in range(0, rows, size):
         yield batch.rows(slice(begin, begin + size)) if size < rows else batch
-
-
-def _length_class(batch: MicroBatchTensors) -> str:
-    return str(1 << (max(batch.longest) - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -115,7 +80,8 @@ class UpdateGradient:
         """`datasets` is the number of datasets, whose losses are summed separately."""
         self.loss, self.datasets = loss, datasets
         self.ranks, self.precision, self.scaler, self.seed = ranks, precision, scaler, seed
-        self.limits = MemoryLimits(max_tokens)
+        self.max_tokens = max_tokens  # per side, with padding; only sampled pairs can exceed it
+        self.memory_limit: int | None = None  # padded tokens of a micro-batch, halved when memory runs out
         self.times_out_of_memory = 0
         self._attempt: MicroBatchTensors  # the most recent chunk
         self._wrapped: DistributedDataParallel | None = None
@@ -133,9 +99,8 @@ class UpdateGradient:
         default, all are from the first. Returns sums over all ranks: loss and negative log-likelihood of each dataset,
         (2 · datasets,) in float64 and nats, which the device may still be computing, and each of the `votes`.
 
-        If a rank runs out of memory, all ranks repeat the update with smaller micro-batches for sentences of that
-        length. GPUs first repeat the update unchanged, because their memory may only have been fragmented. Raises
-        RunError if a single sentence pair does not fit.
+        If a rank runs out of memory, all ranks repeat the update with smaller micro-batches. GPUs first repeat it
+        unchanged, because their memory may only have been fragmented. Raises RunError if a single pair does not fit.
         """
         may_be_fragmented = self.ranks.device.type == "cuda"
         while True:
@@ -158,7 +123,7 @@ class UpdateGradient:
                 may_be_fragmented = False
                 logger.warning("update %d: out of memory; retrying after freeing cached memory (%s)", update, reason)
             else:
-                self._agree_on_limits(update, ran_out)
+                self._lower_limit(update, ran_out)
             self._wrap()
 
     def _accumulate(self, update: int, share: Share, tokens: int, dataset_of: Sequence[int] = ()) -> Tensor:
@@ -172,7 +137,7 @@ class UpdateGradient:
         chunks = [
             _Chunk(number, part, batch, dataset_of[number] if dataset_of else 0)
             for number, micro_batch in share
-            for part, batch in enumerate(self.limits.cut(micro_batch))
+            for part, batch in enumerate(cut(micro_batch, self.max_tokens, self.memory_limit))
         ]
         *before, last = chunks or [_IDLE]
         sums = torch.zeros(self.datasets, 2, device=self.ranks.device)
@@ -229,16 +194,21 @@ class UpdateGradient:
         for bucket in range(self._buckets_summed, len(self._bucket_sizes)):
             distributed.all_reduce(torch.zeros(self._bucket_sizes[bucket], device=self.ranks.device))
 
-    def _agree_on_limits(self, update: int, ran_out: bool) -> None:
-        """Lower the limits on all ranks if any of them ran out of memory."""
-        complaint = None
-        if ran_out and (too_large := self.limits.lower(self._attempt)):
-            complaint = f"{out_of_memory(self.ranks.device)} {too_large}"
-        for limits, complained in self.ranks.gather((self.limits.by_length, complaint)):
-            if complained:
-                raise self.ranks.report_once(RunError(complained))
-            self.limits.merge(limits)
-        logger.warning("update %d: out of memory; retrying with at most %s", update, self.limits)
+    def _lower_limit(self, update: int, ran_out: bool) -> None:
+        """Set the limit of all ranks to half of the smallest batch for which one of them ran out of memory."""
+        attempt, complaint = self._attempt, None
+        if ran_out and attempt.sentences == 1:
+            source, target = attempt.longest
+            complaint = (
+                f"{out_of_memory(self.ranks.device)} for one sentence pair of {source} and {target} tokens: preprocess "
+                "with a smaller --max-length, or train a smaller model"
+            )
+        failed = self.ranks.gather((attempt.padded_tokens, complaint) if ran_out else None)
+        if complaints := [each[1] for each in failed if each and each[1]]:
+            raise self.ranks.report_once(RunError(complaints[0]))
+        self.memory_limit = min(each[0] for each in failed if each) // 2
+        limit = f"{self.memory_limit} tokens of both sides, with padding"
+        logger.warning("update %d: out of memory; retrying with at most %s", update, limit)
 
 
 # Two sentences of weight 0, for a rank without a micro-batch. For sizes of 1, --compile would compile extra code.

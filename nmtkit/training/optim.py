@@ -1,12 +1,15 @@
 """The learning rate, a pure function of the update number, the step of an optimizer, and its state in checkpoints."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from nmtkit.errors import UserError
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.optimizers import STATES, Optimizers
 
@@ -72,6 +75,14 @@ def optimizer_tensors(optimizer: Optimizers, model: nn.Module) -> dict[str, Tens
     """
     states = {name: part.state.get(each, {}) for name, each in _trained(model) for part in _owner(optimizer, each)}
     return {f"{kind}.{name}": value for name, state in states.items() for kind, value in state.items()}
+
+
+def check_optimizer(tensors: Mapping[str, NDArray[np.float32]], weights: Mapping[str, NDArray[np.float32]]) -> None:
+    """Raise UserError unless arrays of `optimizer_tensors` fit the weights: torch's fused kernels trust their shapes."""
+    for key, tensor in tensors.items():
+        kind, _, name = key.partition(".")
+        if tensor.shape != (() if kind == "step" else weights[name].shape) or tensor.dtype != np.float32:
+            raise UserError(f"the optimizer's state does not fit the model: {key}")
 
 
 def load_optimizer(optimizer: Optimizers, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:

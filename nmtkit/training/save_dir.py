@@ -18,6 +18,7 @@ from nmtkit.storage.atomic import link_file, lock, remove_partial_files, staged_
 from nmtkit.storage.outputs import refuse_dataset
 from nmtkit.storage.run_files import BEST, LAST, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
+from nmtkit.training.optim import check_optimizer
 from nmtkit.training.state import check_record, recorded_options
 
 T = TypeVar("T")
@@ -204,6 +205,7 @@ def _load_resumable(path: Path, update: int) -> Checkpoint:
     with as_user_errors(path):
         check_finite(checkpoint.weights)
         check_finite(checkpoint.ema or {})
+        check_optimizer(checkpoint.optimizer or {}, checkpoint.weights)
     return checkpoint
 
 

@@ -83,8 +83,8 @@ class RunState:
     flops: int = 0  #: operations of the model so far
     skipped: int = 0  #: updates whose gradient was not finite
     skipped_in_a_row: int = 0
-    out_of_memory: int = 0  #: updates repeated for lack of memory; limits are in the next field
-    memory_limits: dict[str, int] = field(default_factory=dict)
+    out_of_memory: int = 0  #: updates repeated for lack of memory
+    memory_limit: int | None = None  #: of a micro-batch, since then: tokens of both sides, with padding
     best: float | None = None  #: best validation so far, with the number since
     validations_since_best: int = 0
     uncounted_since_best: int = 0  #: validations since the best that --patience does not count

@@ -220,7 +220,7 @@ class Trainer:
             batches.max_tokens,
             len(self.data.datasets),
         )
-        gradient.limits.by_length = self.state.memory_limits
+        gradient.memory_limit = self.state.memory_limit
         gradient.times_out_of_memory = self.state.out_of_memory
         return gradient
 
@@ -338,7 +338,10 @@ class Trainer:
 
     def _agree(self, votes: Sequence[float]) -> None:
         self.state.minutes, self.state.device_minutes, self.state.processor_minutes, save, *stops = votes
-        self.state.out_of_memory = self.gradient.times_out_of_memory
+        self.state.out_of_memory, self.state.memory_limit = (
+            self.gradient.times_out_of_memory,
+            self.gradient.memory_limit,
+        )
         self.save_now = save > 0
         self.signals.save = self.signals.save and not self.save_now
         self.stop_signal = agreed_stop([number for number, ranks in zip(STOPS, stops, strict=True) if ranks])

@@ -203,7 +203,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_memory_limits_learned_from_out_of_memory_errors_survive_a_resume(
+def test_memory_limit_learned_from_out_of_memory_errors_survive_a_resume(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward = MicroBatchLoss.forward
@@ -218,7 +218,7 @@ def test_memory_limits_learned_from_out_of_memory_errors_survive_a_resume(
         for end in ends:
             train(tmp_path / folder, "--max-updates", end, "--validate-every", 3)
     assert_same_end(tmp_path / "stopped", tmp_path / "straight")
-    assert load_checkpoint(tmp_path / "stopped" / "checkpoint_3.pt").progress["memory_limits"]
+    assert load_checkpoint(tmp_path / "stopped" / "checkpoint_3.pt").progress["memory_limit"]
 
 
 def test_changing_the_metric_restarts_the_ranking_of_checkpoints(train: Train, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_all_ranks_retry_when_one_runs_out_of_memory(place: str, datasets: dict[
         assert_near(folder, tmp_path / "straight")
         progress = last(folder).progress
         assert progress["out_of_memory"] >= 1
-        assert progress["memory_limits"]
+        assert progress["memory_limit"]
         assert metrics(folder, "train")[-1]["out_of_memory"] >= 1
 
 

@@ -34,7 +34,7 @@ from nmtkit.training.config import (
     TrainingOptions,
     ValidationConfig,
 )
-from nmtkit.training.gradient import MemoryLimits, UpdateGradient
+from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
@@ -149,7 +149,7 @@ def test_each_micro_batch_and_each_of_its_parts_has_its_own_dropout_masks(
 
     def embedding_gradient(share: list[tuple[int, Batch]], max_tokens: int = 200) -> Tensor:
         gradient = trainer._gradient()
-        gradient.limits.max_tokens = max_tokens
+        gradient.max_tokens = max_tokens
         gradient.compute(1, share, 1, votes=())
         found = trainer.learner.model.output_matrix.grad
         assert found is not None
@@ -161,20 +161,6 @@ def test_each_micro_batch_and_each_of_its_parts_has_its_own_dropout_masks(
     in_two_parts = embedding_gradient([(0, twice)], tokens)
     assert not torch.allclose(in_two_parts, 2 * first, rtol=0.1)
     assert not torch.allclose(in_two_parts, first + second, rtol=0.1)
-
-
-def test_memory_limits_apply_by_power_of_two_length_and_ranks_use_the_lowest() -> None:
-    def pairs(length: int) -> Batch:
-        return Batch.unpadded(*(torch.full((4, length), 5) for _ in range(3)))
-
-    limits = MemoryLimits(10_000)
-    assert limits.lower(pairs(8)) is None
-    assert str(limits) == "32 tokens for sentences of up to 8"
-    for length, parts in ((4, 1), (5, 2), (8, 2), (9, 1)):
-        assert len(list(limits.cut(pairs(length)))) == parts
-    for learned in ({"8": 40, "16": 50}, {"8": 20, "16": 60}):
-        limits.merge(learned)
-    assert limits.by_length == {"8": 20, "16": 50}
 
 
 def test_gradients_are_clipped_to_the_requested_norm(datasets: dict[str, Path], options: TrainingOptions) -> None:
@@ -264,7 +250,7 @@ def test_a_gpu_repeats_an_update_as_it_was_before_it_makes_micro_batches_smaller
         gradient = trainer._gradient()
         gradient.compute(1, [(0, batch)], batch.target_tokens, votes=())
     assert gradient.times_out_of_memory == repeated
-    assert bool(gradient.limits.by_length) == learned
+    assert (gradient.memory_limit is not None) == learned
 
 
 @pytest.mark.parametrize("beam", [1, 3])
