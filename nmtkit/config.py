@@ -77,8 +77,14 @@ def flag(name: str) -> str:
 
 def as_flags(options: Mapping[str, Any]) -> str:
     """Format options, given by name, as a command line has them."""
-    words = ([flag(name)] if value is True else [flag(name), str(value)] for name, value in options.items())
-    return shlex.join(word for each in words for word in each)
+    words: list[str] = []
+    for name, value in options.items():
+        if isinstance(value, bool):
+            words.append(flag(name if value else f"no_{name}"))
+        else:
+            for one in value if isinstance(value, tuple) else [value]:
+                words += [flag(name), str(one)]
+    return shlex.join(words)
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,6 @@ _HYPHEN = "\u2011"  # replaces - while help is wrapped, so that no option name i
 _SHOWS_ALL = "nmtkit.cli.help_all"  # key in click's context
 _SECONDS_TO_REPORT = 2.0
 _NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR)
-_MEMORY_ADVICE = "stop other processes, or raise the limit (ulimit -v)"
-_LACK_OF_MEMORY = ("failed to map", "cannot allocate memory", "cannot map")  # messages of glibc and musl
 _raised: list[BaseException] = []  # exceptions raised by signals since the command began
 
 
@@ -332,21 +330,15 @@ def _is_from_file(error: click.UsageError) -> bool:
 def _one_line(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, ImportError):
-        text = _describe_load_error(error)
+        first: BaseException = error  # a page of advice, such as numpy's, is replaced with its cause
+        while isinstance(cause := first.__cause__ or first.__context__, ImportError | OSError):
+            first = cause
+        text = f"cannot load a library: {first}"
     elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     elif isinstance(error, MemoryError):
-        text = text or f"out of memory: {_MEMORY_ADVICE}"
+        text = text or "out of memory: stop other processes, or raise the limit (ulimit -v)"
     return " ".join(text.split()) or type(error).__name__
-
-
-def _describe_load_error(error: ImportError) -> str:
-    """Describe the library and the reason. A page of advice, such as numpy's, is replaced with its cause."""
-    first: BaseException = error
-    while isinstance(cause := first.__cause__ or first.__context__, ImportError | OSError):
-        first = cause
-    lacks_memory = any(words in str(first).lower() for words in _LACK_OF_MEMORY)
-    return f"cannot load a library: {first}" + f"; {_MEMORY_ADVICE}" * lacks_memory
 
 
 def _discard(stream: typing.TextIO) -> None:

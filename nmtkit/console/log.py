@@ -109,21 +109,18 @@ class _Stderr:
         self._is_lost = False
 
     def write(self, text: str) -> int:
-        with self._noting_loss():
-            sys.stderr.write(text)
+        self._try(lambda: sys.stderr.write(text))
         return len(text)
 
     def flush(self) -> None:
-        with self._noting_loss():
-            sys.stderr.flush()
+        self._try(sys.stderr.flush)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stderr, name)
 
-    @contextlib.contextmanager
-    def _noting_loss(self) -> Iterator[None]:
+    def _try(self, action: Callable[[], object]) -> None:
         try:
-            yield
+            action()
         except BrokenPipeError:
             self._is_lost = True
         except OSError:
@@ -198,12 +195,9 @@ def configure(config: LogConfig, is_main: bool = True) -> None:
         _style = "bar" if sys.stderr.isatty() else "plain"
     logger.handlers = [_Handler(as_json=_style == "json")]
     logger.propagate = False
-    if not is_main:
-        logger.setLevel(logging.ERROR)
+    logger.setLevel(logging.ERROR if not is_main else logging.WARNING if config.quiet else logging.INFO)
+    if not is_main or (config.quiet and _style != "json"):
         _style = "off"
-    else:
-        logger.setLevel(logging.WARNING if config.quiet else logging.INFO)
-        _style = "off" if config.quiet and _style != "json" else _style
 
 
 def finite_or_none(values: Mapping[str, Any]) -> dict[str, Any]:

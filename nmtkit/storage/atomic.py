@@ -86,23 +86,21 @@ def staged_folder(
     """Yield a temporary folder that is renamed to `destination` at the end, or removed on an error.
 
     An existing `destination` is replaced if it is empty or if `may_replace` accepts it. The folder of a killed or
-    failed process is yielded again if `is_resumable` accepts it, and kept if `is_resumable` raises RunError.
+    failed process is yielded again if `is_resumable` accepts it.
 
-    Raises UserError if the destination exists and must not be replaced, if it cannot be created, or if it is being
-    written by another process. Raises RunError if writing fails.
+    Raises UserError if the destination must not be replaced, or for the reasons of `resumable_file`.
     """
     destination = resolve(destination)
     _check_replaceable(destination, may_replace)
     with _as_run_errors(destination), _claimed_folder(destination, is_resumable) as staging:
         try:
-            _check_replaceable(destination, may_replace)  # again: it may have been restored
             yield staging
-            _check_replaceable(destination, may_replace)  # again: it may have been created since
+            _check_replaceable(destination, may_replace)  # again: it may have been restored, or created since
             for path in (*staging.iterdir(), staging):
                 fsync(path)
             _put_in_place(staging, destination)
         except BaseException:
-            with contextlib.suppress(OSError, RunError):  # keep the folder if it cannot be read now
+            with contextlib.suppress(OSError):  # keep the folder if it cannot be read now
                 if staging.exists() and not is_resumable(staging):
                     shutil.rmtree(staging)
             raise
@@ -298,6 +296,7 @@ def _claimed_folder(destination: Path, is_resumable: Callable[[Path], bool]) -> 
     with contextlib.ExitStack() as stack:
         try:
             new.mkdir(0o700 if destination.exists() else 0o777, parents=True)
+            stack.callback(_remove_if_empty, new)
             has_locks = _lock_folder(new, destination, stack)
             for leftover in _hidden_folders(destination, "partial"):
                 if leftover == new or (has_locks and not _lock_folder(leftover, destination, stack)):
@@ -311,17 +310,16 @@ def _claimed_folder(destination: Path, is_resumable: Callable[[Path], bool]) -> 
                     shutil.rmtree(replaced, ignore_errors=True)
                 else:
                     replaced.rename(destination)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                new.rmdir()
-            if isinstance(error, BlockingIOError):
-                raise _busy(destination) from error
-            if isinstance(error, OSError):
-                raise _cannot_create(destination, error) from error
-            raise
-        if staging != new:
-            new.rmdir()
+        except BlockingIOError as error:
+            raise _busy(destination) from error
+        except OSError as error:
+            raise _cannot_create(destination, error) from error
         yield staging
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _lock_folder(folder: Path, destination: Path, stack: contextlib.ExitStack) -> bool:

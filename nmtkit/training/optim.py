@@ -78,7 +78,7 @@ def optimizer_tensors(optimizer: Optimizers, model: nn.Module) -> dict[str, Tens
 
 
 def check_optimizer(tensors: Mapping[str, NDArray[np.float32]], weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Raise UserError unless arrays of `optimizer_tensors` fit the weights: torch's fused kernels trust their shapes."""
+    """Raise UserError if arrays of `optimizer_tensors` do not fit the weights: fused kernels trust their shapes."""
     for key, tensor in tensors.items():
         kind, _, name = key.partition(".")
         if tensor.shape != (() if kind == "step" else weights[name].shape) or tensor.dtype != np.float32:

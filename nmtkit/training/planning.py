@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
-from nmtkit.config import flag
+from nmtkit.config import as_flags
 from nmtkit.console.log import Report, logger
 from nmtkit.errors import UserError
 from nmtkit.machine.precision import autocast
@@ -189,16 +189,8 @@ def _with(
 
 def _command(data: TrainingData, values: Mapping[str, Any]) -> str:
     """Return the command that sets all options of a plan explicitly."""
-    words = ["nmt-train", *(str(dataset.folder) for dataset in data.datasets)]
-    for name, value in values.items():
-        if value is True:
-            words.append(flag(name))
-        elif value is False:
-            words.append(flag(f"no_{name}"))
-        elif name != "budget":
-            for one in value if isinstance(value, tuple) else [value]:
-                words += [flag(name), str(one)]
-    return shlex.join(words)
+    folders = shlex.join(str(dataset.folder) for dataset in data.datasets)
+    return f"nmt-train {folders} {as_flags({name: value for name, value in values.items() if name != 'budget'})}"
 
 
 def better_of_average_and_best(
