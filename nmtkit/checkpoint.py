@@ -84,7 +84,6 @@ class Checkpoint:
     scales: Weights | None = None
     search: dict[str, Any] = field(default_factory=dict)
     checksum: str | None = None
-    check_unchanged: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
     release: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
 
     @property
@@ -186,9 +185,7 @@ def load_checkpoint(path: Path, merge: bool = True) -> Checkpoint:
         check_weights(checkpoint.weights, shapes, checkpoint.scales)
         if checkpoint.ema is not None:
             check_weights(checkpoint.ema, shapes)
-    return replace(
-        checkpoint, checksum=archive.checksum, check_unchanged=archive.check_unchanged, release=archive.release
-    )
+    return replace(checkpoint, checksum=archive.checksum, release=archive.release)
 
 
 def read_progress(path: Path) -> dict[str, Any]:

@@ -1,14 +1,9 @@
-"""Options of other toolkits with their equivalents, from other_toolkits.toml, for messages and the tables in docs/.
-
-docs/from-fairseq.md and docs/from-other-toolkits.md show the result of `table`.
-"""
+"""Options of other toolkits with their equivalents, from other_toolkits.toml, for messages."""
 
 from functools import cache
 from pathlib import Path
 
 from nmtkit.storage.files import parse_toml
-
-FAIRSEQ = "fairseq"
 
 # fairseq's architecture -> nmtkit's, with options
 ARCHITECTURES = {
@@ -35,12 +30,3 @@ def answer(command: str, option: str) -> str | None:
             if option.replace("_", "-") in names.split():
                 return text.replace("`", "")
     return None
-
-
-def table(command: str, toolkits: str) -> str:
-    """Format the options of some toolkits and their equivalents in a command as a Markdown table."""
-    lines = [f"| {toolkits} | {command} |", "|---|---|"]
-    for names, found in options()[command][toolkits].items():
-        quoted = ", ".join(f"`{option}`" for option in names.split())
-        lines.append(f"| {quoted} | {found.removeprefix('use ')} |")
-    return "\n".join(lines) + "\n"

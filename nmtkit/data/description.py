@@ -199,8 +199,6 @@ def _read_fields(path: Path) -> dict[str, Any]:
     """Read the JSON object, and verify its format, version and checksum. Raises UserError."""
     if path.parent.is_file():
         raise UserError(f"{path.parent} is a file: give the folder of a dataset")
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path.parent} is not a dataset ({path.name} is not a file): make one with nmt-preprocess")
     try:
         fields = json.loads(read_bytes(path, _MAX_BYTES))
         checksum = sha256_of_fields(fields) if isinstance(fields, dict) else ""

@@ -63,9 +63,7 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
 
 
 def _rebuilt(checkpoint: Checkpoint) -> InferenceModel:
-    """Rebuild the model of a loaded checkpoint. Raises RunError if its file has been overwritten in the meantime."""
-    if checkpoint.check_unchanged is not None:
-        checkpoint.check_unchanged()
+    """Rebuild the model of a loaded checkpoint from its mapped file."""
     return torch_backend(checkpoint.build_model())
 
 

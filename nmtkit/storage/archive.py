@@ -17,12 +17,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import UserError
 from nmtkit.storage.files import parse_json, sha256_of_file
 from nmtkit.wording import describe_unknown_version
 
@@ -59,7 +59,6 @@ class Archive(NamedTuple):
     header: dict[str, Any]
     tensors: dict[str, NDArray[Any]]
     checksum: str
-    check_unchanged: Callable[[], None]  #: raises RunError if the file was overwritten: the tensors are still in it
     release: Callable[[], None]  #: frees the memory of the tensors; changes to them are lost
 
 
@@ -80,8 +79,7 @@ def read_archive(path: Path) -> Archive:
         name: _tensor(name, dtype, shape, members[_TENSOR.format(number)], content)
         for number, (name, dtype, shape) in enumerate(header["tensors"], 1)
     }
-    check_unchanged, release = partial(_check_unchanged, path, content, checksum), partial(_release, content)
-    return Archive(header, tensors, checksum, check_unchanged, release)
+    return Archive(header, tensors, checksum, partial(_release, content))
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
@@ -155,13 +153,6 @@ def _verified_checksum(file: BinaryIO, size: int) -> str:
     if checksum != sha256_of_file(file, size - COMMENT_BYTES):
         raise UserError("damaged, its checksum does not match: copy it again or use a different checkpoint")
     return checksum
-
-
-def _check_unchanged(path: Path, content: mmap.mmap, checksum: str) -> None:
-    """Raise RunError if a file was overwritten after it was mapped, because the map shows its current content."""
-    is_shorter = content.size() < len(content)  # reading the map would crash the process
-    if is_shorter or sha256_of_file(cast(BinaryIO, content), len(content) - COMMENT_BYTES) != checksum:
-        raise RunError(f"{path} was overwritten after it was loaded: run again, and replace such files by renaming")
 
 
 def _release(content: mmap.mmap) -> None:

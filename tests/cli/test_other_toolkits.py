@@ -9,9 +9,21 @@ import pytest
 from commands import Run
 from repository import ROOT
 
-from nmtkit.cli.other_toolkits import ARCHITECTURES, FAIRSEQ, answer, options, table
+from nmtkit.cli.other_toolkits import ARCHITECTURES, answer, options
 from nmtkit.cli.start import load_command
 from nmtkit.cli.train import main as nmt_train
+
+FAIRSEQ = "fairseq"
+
+
+def table(command: str, toolkits: str) -> str:
+    """The options of some toolkits and their equivalents in a command, as docs/from-fairseq.md shows them."""
+    lines = [f"| {toolkits} | {command} |", "|---|---|"]
+    for names, found in options()[command][toolkits].items():
+        quoted = ", ".join(f"`{option}`" for option in names.split())
+        lines.append(f"| {quoted} | {found.removeprefix('use ')} |")
+    return "\n".join(lines) + "\n"
+
 
 DOCS = ROOT / "docs"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
