@@ -7,16 +7,7 @@ from typing import Any
 import click
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import (
-    Choice,
-    ConfigOption,
-    PathName,
-    flags,
-    given,
-    options,
-    prefer_command_line,
-    refuse_idle,
-)
+from nmtkit.cli.options import Choice, ConfigOption, PathName, flags, given, options, prefer_command_line, refuse_idle
 from nmtkit.cli.other_toolkits import ARCHITECTURES
 from nmtkit.config import flag
 from nmtkit.console.log import LogConfig, configure

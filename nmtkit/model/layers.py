@@ -79,11 +79,7 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | Packing,
-        record: list[Tensor] | None = None,
-        rotation: Tensor | None = None,
+        self, x: Tensor, mask: Tensor | Packing, record: list[Tensor] | None = None, rotation: Tensor | None = None
     ) -> Tensor:
         """Map x (B, S, D) with mask (B, 1, 1, S) to (B, S, D), or packed x (S, D) with a packing as mask to (S, D).
 

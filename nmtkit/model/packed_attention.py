@@ -123,13 +123,7 @@ def _tokens_mask(lengths: Tensor, longest: int) -> Tensor:
 
 
 def attend_packed(
-    kernel: Kernel,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    queries: Packing,
-    keys: Packing,
-    window: tuple[int, int] = (-1, -1),
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, window: tuple[int, int] = (-1, -1)
 ) -> Tensor:
     """Compute softmax(Q·Kᵀ / √d_k)·V (T, H·K) within each sentence, using the kernel.
 

@@ -20,13 +20,7 @@ from nmtkit.storage.files import map_numbers
 from nmtkit.text.languages import includes, side_names
 from nmtkit.text.reading import read_bytes
 from nmtkit.text.spm_training import train_sentencepiece
-from nmtkit.text.tokenizer import (
-    SPACE,
-    SentencePieceTokenizer,
-    SpaceTokenizer,
-    Tokenizer,
-    shares_vocabulary,
-)
+from nmtkit.text.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer, Tokenizer, shares_vocabulary
 from nmtkit.text.user_symbols import PLACEHOLDERS, add_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import counted

@@ -18,9 +18,7 @@ class ScoreConfig(Config):
     heading: ClassVar[str] = "Scores"
 
     reference: tuple[Path, ...] = option(
-        (),
-        metavar="FILE",
-        help="Reference, one line per line of the translation. Repeat for several references.",
+        (), metavar="FILE", help="Reference, one line per line of the translation. Repeat for several references."
     )
     target_lang: str = option(
         "",

@@ -56,13 +56,7 @@ _PAGE_HEADERS = {  # the page runs no foreign scripts, connects only to this ser
 class Service:
     """The endpoints."""
 
-    def __init__(
-        self,
-        batcher: DynamicBatcher,
-        models: Sequence[Model],
-        config: ServeConfig,
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, batcher: DynamicBatcher, models: Sequence[Model], config: ServeConfig, metrics: Metrics) -> None:
         self._batcher = batcher
         self._config, self._metrics = config, metrics
         self.use(models)

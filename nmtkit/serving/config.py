@@ -28,9 +28,7 @@ class ServeConfig(Config):
     )
     port: int = option(8080, min=0, max=65535, help="Port to listen on. 0 picks a free one.")
     host: str = option(
-        "127.0.0.1",
-        metavar="NAME",
-        help="Address or name to listen on. 0.0.0.0 and :: listen on all interfaces.",
+        "127.0.0.1", metavar="NAME", help="Address or name to listen on. 0.0.0.0 and :: listen on all interfaces."
     )
     fd: int | None = option(
         None,
@@ -41,9 +39,7 @@ class ServeConfig(Config):
         "--host and --port. systemd passes its first socket as 3.",
     )
     max_request_chars: int = option(
-        100_000,
-        min=1,
-        help="Maximum characters of a request, times its nbest. Longer ones get status 413.",
+        100_000, min=1, help="Maximum characters of a request, times its nbest. Longer ones get status 413."
     )
     max_queue: int = option(
         10_000,

@@ -213,15 +213,10 @@ class ValidationConfig(Config):
     heading: ClassVar[str] = "Validation"
 
     validate_every: int | None = option(
-        None,
-        min=1,
-        unset="1000; none with --validate-epochs",
-        help="Updates between validations on the split valid.",
+        None, min=1, unset="1000; none with --validate-epochs", help="Updates between validations on the split valid."
     )
     validate_epochs: int | None = option(
-        None,
-        min=1,
-        help="Validate every N epochs. --patience then counts only these validations.",
+        None, min=1, help="Validate every N epochs. --patience then counts only these validations."
     )
     valid_bleu: bool = option(
         False, help="Also translate the split valid, and select the best checkpoint by sacreBLEU."
@@ -285,9 +280,7 @@ class FineTuningConfig(Config):
         "--save-dir contains checkpoints.",
     )
     freeze: tuple[str, ...] = option(
-        (),
-        metavar="PATTERN",
-        help="Do not train parameters with matching names, such as 'encoder.*'. Repeatable.",
+        (), metavar="PATTERN", help="Do not train parameters with matching names, such as 'encoder.*'. Repeatable."
     )
     reset_progress: bool = option(
         False, help="Resume at epoch 1 and forget the best validation. Allows different data."

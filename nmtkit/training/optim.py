@@ -38,11 +38,7 @@ def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_update
 
 
 def take_step(
-    model: nn.Module,
-    optimizer: Optimizers,
-    scaler: torch.amp.GradScaler,
-    learning_rate: float,
-    clip_norm: float = 0.0,
+    model: nn.Module, optimizer: Optimizers, scaler: torch.amp.GradScaler, learning_rate: float, clip_norm: float = 0.0
 ) -> Tensor:
     """Take one optimizer step, after clipping the gradient's norm to `clip_norm` (0: no clipping).
 
