@@ -28,6 +28,7 @@ from nmtkit.storage.archive import (
     as_user_errors,
     read_archive,
     read_archive_header,
+    write_archive,
 )
 from nmtkit.storage.atomic import staged_file
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
@@ -162,8 +163,6 @@ def memory_for_weights(purpose: str, size: int) -> Iterator[None]:
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically, with a temporary file, fsync and a rename. Raises RunError on failure."""
-    from nmtkit.storage.archive_writer import write_archive
-
     with staged_file(path) as file:
         write_archive(file, to_header(checkpoint), _to_tensors(checkpoint))
 

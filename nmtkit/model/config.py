@@ -261,6 +261,9 @@ def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
 class SeparateOutputConfig(ModelConfig):
     """Base class for options of models, except Transformers, whose output matrix can be separate from embeddings."""
 
+    dropout_options: ClassVar[frozenset[str]] = frozenset({"dropout"})
+    free_options: ClassVar[frozenset[str]] = dropout_options
+
     share_embeddings: str | None = option(
         None,
         choices=("all", "decoder", "none"),

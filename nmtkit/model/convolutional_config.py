@@ -37,8 +37,6 @@ class ConvolutionalConfig(SeparateOutputConfig):
     """The options of the convolutional model; the defaults are those of ConvS2S for English-German."""
 
     arch: ClassVar[str] = "convs2s"
-    dropout_options: ClassVar[frozenset[str]] = frozenset({"dropout"})
-    free_options: ClassVar[frozenset[str]] = dropout_options
 
     encoder_convolutions: str = option(
         _WMT,

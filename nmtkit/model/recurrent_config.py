@@ -19,8 +19,6 @@ class RecurrentConfig(SeparateOutputConfig):
     """The options of the recurrent model; the defaults are GNMT's with 4 + 4 layers."""
 
     arch: ClassVar[str] = "gnmt"
-    dropout_options: ClassVar[frozenset[str]] = frozenset({"dropout"})
-    free_options: ClassVar[frozenset[str]] = dropout_options
 
     encoder_layers: int = option(4, min=2, max=100, help="LSTM layers of the encoder. The first is bidirectional.")
     decoder_layers: int = option(4, min=2, max=100, help="LSTM layers of the decoder.")

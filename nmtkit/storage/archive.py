@@ -1,11 +1,12 @@
-"""Reads the checkpoint file: a JSON header, named tensors and a checksum of the whole file.
+"""Reads and writes the checkpoint file: a JSON header, named tensors and a checksum of the whole file.
 
 Reading needs neither torch nor pickle: the zip directory gives the offset of each tensor, and the header gives its
 name, dtype and shape. Memory is allocated only after all sizes have been checked against the file size.
-docs/reference/checkpoint.md describes every byte; `nmtkit.storage.archive_writer` writes the file.
+docs/reference/checkpoint.md describes every byte.
 """
 
 import contextlib
+import json
 import math
 import mmap
 import os
@@ -14,7 +15,7 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
-from nmtkit.storage.files import parse_json, sha256_of_file
+from nmtkit.storage.files import parse_json, sha256, sha256_of_file
 from nmtkit.wording import describe_unknown_version
 
 FORMAT = "nmtkit checkpoint"
@@ -205,3 +206,49 @@ def _tensor(name: str, dtype_name: str, shape: list[int], member: _Member, conte
         raise UserError(f"{name} has {member.size} bytes, which does not match its shape")
     tensor: NDArray[Any] = np.frombuffer(content, dtype, math.prod(shape), member.start).reshape(shape)
     return tensor if tensor.flags.aligned else tensor.copy()
+
+
+def write_archive(file: BinaryIO, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write an archive to an empty named file, and add the list of arrays to its header.
+
+    Raises UserError for a dtype that is not in `DTYPES`, and OSError if writing fails.
+    """
+    entries = [[name, _dtype_name(name, array), list(array.shape)] for name, array in arrays.items()]
+    content = json.dumps({**header, "tensors": entries}, ensure_ascii=False).encode()
+    if len(content) > MAX_HEADER_BYTES:
+        raise UserError(f"the header of the checkpoint has {len(content)} bytes, more than {MAX_HEADER_BYTES}")
+    import torch  # here, because reading needs no torch
+
+    tensors = {name: torch.from_numpy(array) for name, array in _with_own_memory(arrays)}
+    try:
+        torch.save({"header": torch.frombuffer(bytearray(content), dtype=torch.uint8), **tensors}, file)
+        _append_checksum(file)
+    except RuntimeError as error:  # torch hides the disk error
+        raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from error
+
+
+def _dtype_name(name: str, array: NDArray[Any]) -> str:
+    dtype = str(array.dtype)
+    if dtype not in DTYPES:
+        raise UserError(f"{name} is {dtype}: a checkpoint can hold {', '.join(DTYPES)} only")
+    return dtype
+
+
+def _with_own_memory(arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield contiguous writable arrays. torch would write memory that two of them share as a single zip member."""
+    seen = set()
+    for name, array in arrays.items():
+        address = array.ctypes.data
+        if not array.flags.writeable or not array.flags.c_contiguous or (array.nbytes and address in seen):
+            array = array.copy()  # torch warns of arrays that cannot be written to
+        seen.add(array.ctypes.data)
+        yield name, array
+
+
+def _append_checksum(file: BinaryIO) -> None:
+    """Write the SHA-256 of the archive into the zip comment, which is at the very end of the file."""
+    file.seek(-2, os.SEEK_END)
+    file.write(COMMENT_BYTES.to_bytes(2, "little"))  # the comment's length is the last field of the zip directory
+    file.flush()
+    path = Path(file.name)
+    file.write(COMMENT + sha256(path, path.stat().st_size).encode())
