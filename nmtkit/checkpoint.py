@@ -60,16 +60,13 @@ NameParts = Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts
 class Checkpoint:
     """A model with its vocabularies and, during training, the state of the run.
 
-    `weights` maps parameter names to arrays (…); a tied matrix appears once. `ema` contains
-    their moving averages, if the run keeps any. `progress` contains JSON values: the update, the epoch,
-    validation results, and the options of the run. `optimizer` is None in a checkpoint for inference only. `search`
-    contains the defaults of nmt-generate for this model, by option name.
+    `weights` maps parameter names to arrays (…); a tied matrix appears once. `ema` are their moving averages, if any.
+    With `scales`, one for each row, `weights` are int8, and their values are the products of both. With `lora`,
+    `weights` and `ema` contain low-rank additions, which `merged` adds to the matrices.
 
-    `checksum` is the checksum of the file from which the checkpoint was read, see `nmtkit.storage.archive`.
-
-    With `lora`, `weights` and `ema` contain the low-rank additions of a run, which `merged` adds to the matrices.
-
-    `weights` with `scales`, one for each row, are int8: their values are the products of both.
+    `progress` contains JSON values: the update, the epoch, validation results, and the options of the run. `optimizer`
+    is None in a checkpoint for inference only. `search` contains defaults of nmt-generate. `checksum` is that of the
+    file.
     """
 
     model_config: ModelConfig
@@ -98,10 +95,8 @@ class Checkpoint:
         return shares_vocabulary(self.source, self.target)
 
     def chosen(self, which: str = "auto") -> Weights:
-        """Return the weights that the option of `WeightsConfig` selects.
-
-        Raises UserError if averages are missing or the weights are int8.
-        """
+        """Return the weights that the option of `WeightsConfig` selects. Raises UserError if averages are missing or
+        the weights are int8."""
         if self.scales is not None:
             raise UserError(_ONLY_INT8)
         if which == "ema" and self.ema is None:
@@ -188,10 +183,7 @@ def load_checkpoint(path: Path, merge: bool = True) -> Checkpoint:
 
 
 def read_progress(path: Path) -> dict[str, Any]:
-    """Read the `progress` of a checkpoint without its tensors, which is fast for a model of any size.
-
-    Raises UserError like `load_checkpoint`, except for damage outside the header, which is not read.
-    """
+    """Read the `progress` of a checkpoint from its header, which is fast for any size. Raises UserError."""
     return _read_header(path, lambda header: _object(header, "progress"))
 
 

@@ -20,10 +20,7 @@ _LARGEST = 1 << 20  # bytes of a config file
 
 
 def read_config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
-    """Make the values in `--config FILE` the command's defaults, which the command line overrides.
-
-    Raises UserError for malformed files and unknown options.
-    """
+    """Make the values in `--config FILE` the defaults of the command. Raises UserError for a malformed file."""
     if path is None:
         return
     try:

@@ -125,10 +125,7 @@ def options_without(
 
 
 def flags(*configs: type[Config], without: Collection[str] = ()) -> Callable[[F], F]:
-    """Return a decorator that gives a command the flags of each config class, except for options in `without`.
-
-    Classes that share an option share the flag of the first class.
-    """
+    """Return a decorator that gives a command one flag for each option of config classes, except those in `without`."""
 
     def decorate(function: F) -> F:
         fields: dict[str, tuple[dataclasses.Field[Any], type[Config]]] = {}

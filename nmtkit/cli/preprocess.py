@@ -44,10 +44,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 
 def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":
-    """Open --vocab-from if it is a checkpoint; None for a dataset, which needs no torch.
-
-    Raises UserError if it does not exist, or is a folder but not a dataset.
-    """
+    """Open --vocab-from if it is a checkpoint; None for a dataset, which needs no torch."""
     from nmtkit.data.description import DESCRIPTION
 
     path = vocabulary.vocab_from

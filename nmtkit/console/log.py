@@ -228,10 +228,8 @@ def styled() -> bool:
 
 
 def report(event: str, values: Mapping[str, Any], table: str = "", next: str = "") -> None:
-    """Log an event with its values: `update 100 | loss 4.32 | …`, or a JSON object with `--log-format json`.
-
-    If `table` is a title, a terminal shows the values as a table, above the command to run `next`.
-    """
+    """Log an event with its values: `update 100 | loss 4.32 | …`, or a JSON object with `--log-format json`. If `table`
+    is a title, a terminal shows the values as a table, above the command to run `next`."""
     event_values = {"event": event, **values}
     present = _present(event_values)
     text = " | ".join([event, *(f"{key} {format_value(value)}" for key, value in present.items())])

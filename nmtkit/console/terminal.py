@@ -25,10 +25,8 @@ _INDENT = 9  # of continuation lines in the log, below the event
 
 @dataclass(frozen=True)
 class Table:
-    """A table with at least one row. Without `columns`, the first cell of a row is its label.
-
-    Numbers are aligned to the right. `next` is the command to run next, shown below the table.
-    """
+    """A table with at least one row, and the command to run `next` below it. Without `columns`, the first cell of a row
+    is its label."""
 
     title: str
     rows: Sequence[Sequence[object]]

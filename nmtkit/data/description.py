@@ -118,10 +118,8 @@ class FileRecord(NamedTuple):
 
 
 def record_file(path: Path, known: Mapping[str, FileRecord]) -> FileRecord:
-    """Return the size and checksum of a file. An earlier record in `known`, by name, is reused if the size is equal.
-
-    This is safe because files of a dataset are only appended to.
-    """
+    """Return the size and checksum of a file. An earlier record in `known` is reused if the size is equal, because
+    files of a dataset are only appended to."""
     size = path.stat().st_size
     record = known.get(path.name)
     return record if record is not None and record.bytes == size else FileRecord(size, sha256(path, size))
@@ -129,10 +127,7 @@ def record_file(path: Path, known: Mapping[str, FileRecord]) -> FileRecord:
 
 @dataclass(frozen=True)
 class Description:
-    """The content of dataset.json. `files` are all other files of the folder, by name.
-
-    Sides are named by `nmtkit.text.languages.side_names`.
-    """
+    """The content of dataset.json. `files` are the other files, by name. Sides are named by `side_names`."""
 
     source_language: str
     target_language: str
@@ -161,10 +156,7 @@ def write_description(
     source_tag: str = "",
     known: Mapping[str, FileRecord] = MappingProxyType({}),
 ) -> None:
-    """Write dataset.json for a folder whose other files are complete. Lists only files that a dataset can contain.
-
-    Files in `known` are not read again, see `record_file`.
-    """
+    """Write dataset.json for a folder whose other files are complete; `known` is as in `record_file`."""
     names = sorted(path.name for path in folder.iterdir() if is_dataset_file(path.name) and path.name != DESCRIPTION)
     sizes = {name: len(side.vocab) for name, side in zip(side_names(languages), (source, target), strict=True)}
     files = {name: record_file(folder / name, known) for name in names}

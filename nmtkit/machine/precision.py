@@ -62,10 +62,7 @@ def precision_name(dtype: torch.dtype) -> str:
 
 
 def has_slow_bf16(device: torch.device) -> bool:
-    """Whether `device` is a CPU without bf16 instructions, on which bf16 products are far slower than fp32.
-
-    Returns False if torch cannot tell.
-    """
+    """Whether `device` is known to be a CPU without bf16 instructions, on which bf16 is far slower than fp32."""
     return device.type == "cpu" and _can_tell() and not _multiplies_bf16(device)
 
 

@@ -18,10 +18,8 @@ class Place(NamedTuple):
 
 
 def place_of_process() -> Place:
-    """Read the place that torchrun gave to this process. Without WORLD_SIZE, or with WORLD_SIZE=1, it is alone.
-
-    Raises UserError if a variable is missing or malformed.
-    """
+    """Read the place that torchrun gave to this process; alone without WORLD_SIZE. Raises UserError for malformed
+    values."""
     size = _number("WORLD_SIZE", 1, least=1)
     if size == 1:
         return Place()

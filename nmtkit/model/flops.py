@@ -16,10 +16,8 @@ from nmtkit.model.config import ModelConfig
 def training_flops(
     config: ModelConfig, target_size: int, source: NDArray[np.integer], target: NDArray[np.integer]
 ) -> int:
-    """Count the FLOPs of a forward and backward pass over sentence pairs of these lengths (n,), in tokens with EOS.
-
-    The backward pass has two products for each product of the forward pass: the gradients of both factors.
-    """
+    """Count the FLOPs of forward and backward pass over sentence pairs of these lengths (n,), in tokens with EOS. The
+    backward pass has two products for each of the forward pass: the gradients of both factors."""
     return 3 * config.forward_flops(target_size, source, target)
 
 

@@ -16,10 +16,8 @@ from nmtkit.wording import first_line
 
 @functools.cache
 def loss_kernel_on(device: torch.device) -> Any:
-    """Import the module `loss_kernel` and try it on one row. Returns None on a CPU, or if the kernel cannot run.
-
-    The module is imported only here, because importing Triton is slow.
-    """
+    """Import the module `loss_kernel`, which is slow, and try it on one row. Returns None on a CPU, or if it cannot
+    run."""
     if device.type != "cuda":
         return None
     try:

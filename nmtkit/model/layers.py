@@ -81,10 +81,8 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | Packing, record: list[Tensor] | None = None, rotation: Tensor | None = None
     ) -> Tensor:
-        """Map x (B, S, D) with mask (B, 1, 1, S) to (B, S, D), or packed x (S, D) with a packing as mask to (S, D).
-
-        `rotation` (S, K) is that of `SelfAttention`.
-        """
+        """Map x (B, S, D) with mask (B, 1, 1, S), or packed x (S, D) with a packing as mask, to the shape of x.
+        `rotation` (S, K) is that of `SelfAttention`."""
         x = self.around_self_attention(x, lambda y: self.self_attention(y, mask, record, rotation))
         x = self.around_feed_forward(x, self.feed_forward)
         return x

@@ -164,10 +164,8 @@ def _varlen_attn() -> Kernel:
 
 
 def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device) -> Kernel | None:
-    """Find a kernel for the attention of packed sentences in a model with these options; None if there is none.
-
-    It needs a GPU and 16 bits, heads with keys as wide as values, and no dropout on attention weights.
-    """
+    """Find a kernel for the attention of packed sentences; None if there is none. It needs a GPU and 16 bits, heads
+    with keys as wide as values, and no dropout on attention weights."""
     if device.type != "cuda" or not isinstance(config, TransformerConfig) or config.attention_dropout:
         return None
     has_sizes = config.key_size == config.value_size <= _WIDEST and config.key_size % 8 == 0

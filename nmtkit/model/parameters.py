@@ -93,10 +93,8 @@ def is_factor(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def check_weights(weights: Mapping[str, Any], shapes: Shapes, scales: Mapping[str, Any] | None = None) -> None:
-    """Raise UserError with the first mismatch unless `weights` (…) are float32 arrays of these names and shapes.
-
-    Those with `scales`, one for each row, must be int8.
-    """
+    """Raise UserError with the first mismatch unless `weights` (…) are float32 arrays of these names and shapes, or
+    int8 with `scales`, one for each row."""
     check_names(weights, shapes)
     scales = scales or {}
     for name in scales:

@@ -126,10 +126,8 @@ class Recurrent(TranslationModel):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Initialize all parameters with torch's generator.
-
-        The gain of the attention is 1/√H and its bias 0. All other parameters, including biases, are uniform in ±0.1.
-        """
+        """Initialize with torch's generator: gain of the attention 1/√H, its bias 0, all other parameters uniform in
+        ±0.1."""
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -_INITIAL, _INITIAL)
         nn.init.constant_(self.attention.gain, self.config.d_model**-0.5)

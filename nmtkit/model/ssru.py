@@ -71,10 +71,8 @@ class _Scan(torch.autograd.Function):
 
 
 def _scan(kept: Tensor, added: Tensor, longest: int) -> Tensor:
-    """Compute all states in log2(longest) passes, without a division, which could overflow (Hillis and Steele 1986).
-
-    After each pass, a state includes twice as many positions, and `kept` is the product over these.
-    """
+    """Compute all states in log2(longest) passes (Hillis and Steele 1986). After each pass, a state includes twice as
+    many positions, and `kept` is the product over these. A division could overflow."""
     states, shift = added.clone(), 1
     while shift < longest:
         states[..., shift:, :] += kept * states[..., :-shift, :]

@@ -106,9 +106,7 @@ class Transformer(TranslationModel):
 
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
         """Encode src (B, S) with lengths (B,). Append each layer's self-attention weights (B, H, S, S) to `record`.
-
-        If the option `source_end` is False, </s> is masked like padding.
-        """
+        Without the option `source_end`, </s> is masked like padding."""
         if not self.config.source_end:
             lengths = (lengths - 1).clamp(min=1)
         return self._encode(self.source_embedding(src), lengths, self.source_positions(0, src.size(1)), record)
@@ -190,10 +188,8 @@ class Transformer(TranslationModel):
         return (*self.encoder, *self.decoder)
 
     def inputs(self, embedded: Tensor, positions: Tensor, norm: nn.Module) -> Tensor:
-        """Compute Dropout(√D · embedding + position) (…, D) from embedded tokens (…, D) (§3.4, §3.5, §5.4).
-
-        Rotary positions are not added here. `norm` is applied before dropout, with the option `embedding_norm`.
-        """
+        """Compute Dropout(√D · embedding + position) (…, D) from embedded tokens (…, D) (§3.4, §3.5, §5.4), with `norm`
+        before dropout. Rotary positions are not added here."""
         scaled = embedded * self.config.input_scale
         summed = scaled if self.config.positions == "rotary" else scaled + positions
         return cast(Tensor, self.dropout(norm(as_activations(summed))))

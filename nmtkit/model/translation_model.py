@@ -41,10 +41,7 @@ class TranslationModel(nn.Module, ABC):
         """Decode tgt_in (B, T), the target shifted right, and return the output (B, T, D) before the projection."""
 
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
-        """Encode packed src (S,), and decode packed tgt_in (T,), with equally many sentences, to (T, D).
-
-        Only architectures that support `--packing` implement this.
-        """
+        """Encode packed src (S,), and decode packed tgt_in (T,) to (T, D). Only for models with `--packing`."""
         raise NotImplementedError
 
     @property

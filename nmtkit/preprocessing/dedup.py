@@ -27,10 +27,8 @@ def _normal_character(character: str) -> str:
 
 
 def normal_form(line: str) -> str:
-    """Normalize a line: NFKC, lowercase, digits as 0, no punctuation and spaces. Symbols stay, so C# is not C.
-
-    If nothing would remain, only the spaces around the line are removed.
-    """
+    """Normalize a line: NFKC, lowercase, digits as 0, no punctuation and spaces. Symbols stay, so C# is not C. If
+    nothing would remain, only the spaces around the line are removed."""
     folded = unicodedata.normalize("NFKC", line).casefold()
     return "".join(map(_normal_character, folded)) or line.strip()
 
@@ -70,10 +68,8 @@ def mark_duplicates(hashes: Path, marks: Marks) -> None:
 def _first_positions(
     values: NDArray[np.uint64], marks: Marks, partition: int, bits: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Mark the duplicates within each chunk of hashes, and yield the ascending positions (n,) of the others.
-
-    Only kept pairs of the partition count. Their hashes have the partition's number as leading `bits`.
-    """
+    """Mark the duplicates within each chunk of hashes, and yield the ascending positions (n,) of the others. Only kept
+    pairs of the partition count: their hashes have its number as leading `bits`."""
     for start in range(0, len(values), HASHES_PER_CHUNK):
         chunk = np.asarray(values[start : start + HASHES_PER_CHUNK])
         candidates = marks[start : start + len(chunk)] == KEPT

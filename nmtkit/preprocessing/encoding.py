@@ -36,10 +36,8 @@ class EncodingTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes a block of text in a worker. Without `cleaning`, every pair is kept.
-
-    `tags` precede every source and target line; cleaning applies to the text without them.
-    """
+    """Encodes a block of text in a worker. Without `cleaning`, every pair is kept. `tags` precede every source and
+    target line; cleaning ignores them."""
 
     source: LineEncoder
     target: LineEncoder

@@ -45,9 +45,7 @@ def _is_letter(character: str) -> bool:
 
 def script_share(scripts: Sequence[str], option: str) -> Callable[[str], float]:
     """Return a function that computes the share of these scripts in a text's letters; 1 if no letter has a script.
-
-    Raises UserError if a script is not in Unicode.
-    """
+    Raises UserError if a script is not in Unicode."""
     for script in scripts:
         try:
             if not _SCRIPT_NAME.fullmatch(script):
@@ -85,10 +83,7 @@ class Overlap:
 
     @classmethod
     def read(cls, files: Sequence[Path], languages: tuple[str, str]) -> "Overlap":
-        """Read test files, such as test.en or test.de.gz, whose suffix is the language.
-
-        Raises UserError if a suffix is neither language, or if a file cannot be read.
-        """
+        """Read test files, such as test.en or test.de.gz. Raises UserError if the suffix is neither language."""
         hashes: dict[str, set[bytes]] = {language: set() for language in languages}
         for path in files:
             name = path.name.removesuffix(path.suffix) if path.suffix in COMPRESSED else path.name

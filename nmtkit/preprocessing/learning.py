@@ -44,10 +44,8 @@ class HasTokenizers(Protocol):
 def reuse_tokenizers(
     config: VocabularyConfig, languages: tuple[str, str], given: HasTokenizers | None = None
 ) -> Tokenizers:
-    """Take the tokenizers from --spm-model, `given` or the dataset of --vocab-from, and add each --user-symbol.
-
-    Raises UserError if the tokenizers do not fit the other options.
-    """
+    """Take the tokenizers from --spm-model, `given` or the dataset of --vocab-from, and add each --user-symbol. Raises
+    UserError if they do not fit the other options."""
     if config.vocab_from is not None:
         reused = _fitting(given or Dataset.open(config.vocab_from), config, languages)
     else:
@@ -85,10 +83,8 @@ def learn_tokenizers(
     languages: tuple[str, str],
     pool: WorkerPool,
 ) -> Tokenizers:
-    """Learn tokenizers from the training pairs that no filter drops.
-
-    `scan` is the result of the first pass. `marks` is the file with the mark of each pair, or None without marks.
-    """
+    """Learn tokenizers from the training pairs that no filter drops, given the result of the first pass and the file
+    with the mark of each pair, if there are marks."""
     if config.tokenizer == SPACE:
         counts = [scan.words[0] + scan.words[1]] if config.joined_vocab else scan.words
         tokenizers: list[Tokenizer] = [SpaceTokenizer(_frequent_words(words, config)) for words in counts]
@@ -108,10 +104,7 @@ def learn_tokenizers(
 
 
 def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:
-    """Create a vocabulary from user symbols and the most frequent words, by decreasing count, then by code points.
-
-    Raises UserError if no word occurs --min-count times.
-    """
+    """Create a vocabulary from user symbols and the most frequent words, by decreasing count, then by code points."""
     never = {*SPECIALS, *config.symbols}
     kept = [word for word, count in words.items() if count >= config.min_count and word not in never]
     if not kept:

@@ -49,10 +49,8 @@ class LineEncoder:
         return LineEncoder, (self.tokenizer, self._marks)
 
     def __call__(self, text: bytes) -> tuple[Tokens, Lengths]:
-        """Encode UTF-8 lines (n,), each with a line feed, to concatenated ids (T,) and lengths (n,).
-
-        The ids of each line end with EOS.
-        """
+        """Encode UTF-8 lines (n,), each with a line feed, to concatenated ids (T,) and lengths (n,), with EOS in each
+        line."""
         if any(mark in text for mark in self._marks):
             lines = text.decode().split("\n")[:-1]
             return self._concatenate([[*ids, EOS] for ids in self.tokenizer.encode(lines)])

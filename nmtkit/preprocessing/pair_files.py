@@ -25,10 +25,8 @@ def pair_format(name: str) -> str | None:
 
 
 def divide(path: Path, languages: tuple[str, str], folder: Path) -> tuple[Path, Path]:
-    """Write the sides of a file of pairs to `folder`, with its modification time, and return both paths.
-
-    Raises UserError for a malformed file, and for TMX without a unit of both languages.
-    """
+    """Write the sides of a file of pairs to `folder`, with its modification time, and return both paths. Raises
+    UserError for a malformed file."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     pairs = _tsv_pairs(path) if pair_format(path.name) == ".tsv" else _tmx_pairs(path, languages)

@@ -190,9 +190,7 @@ def _find_corpus(prefix: str, files: FilesConfig, folder: Path) -> Corpus:
 
 def _tags(files: FilesConfig, vocabulary: VocabularyConfig, reused: Tokenizers | None) -> tuple[str, str]:
     """Return the tags before source and target lines: --source-tag, or both codes of a model with language codes.
-
-    Raises UserError before the text is read if a tag will not be one piece of the vocabulary.
-    """
+    Raises UserError if a tag will not be one piece."""
     tags = files.source_tag, ""
     if reused is not None:
         if codes := reused[1].language_codes:
@@ -205,10 +203,7 @@ def _tags(files: FilesConfig, vocabulary: VocabularyConfig, reused: Tokenizers |
 
 
 def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, folder: Path, pool: WorkerPool) -> Scan:
-    """Scan the training text, and write the mark of each pair, including duplicates, to `MARKS_FILE`.
-
-    Raises UserError if no pair is kept.
-    """
+    """Scan the training text, and write the mark of each pair, including duplicates, to `MARKS_FILE`."""
     marks, hashes = folder / MARKS_FILE, folder / HASHES_FILE
     with marks.open("wb") as marks_file, hashes.open("wb") as hashes_file:
         result = scan(TRAIN, corpora, pool, scanner, MarkFiles(marks_file, hashes_file))
@@ -235,10 +230,8 @@ def _warn_if_segmented(scans: dict[str, Scan], languages: tuple[str, str]) -> No
 
 
 def _report(split: EncodedSplit, languages: tuple[str, str], warn_unknown: bool) -> None:
-    """Log the counts of a split and, if there are several, of its corpora. Raises UserError if no pair is kept.
-
-    `warn_unknown` warns about many unknown tokens. It is off for the text that the vocabulary was learned from.
-    """
+    """Log the counts of a split and, if there are several, of its corpora. `warn_unknown` is off for text that the
+    vocabulary was learned from."""
     summary = split.summary(languages)
     values: dict[str, object] = {"split": summary.name, "sentences": summary.sentences}
     for side, tokens in summary.tokens.items():

@@ -74,10 +74,8 @@ class SavedProgress:
 
     @classmethod
     def load(cls, folder: Path, task: str) -> "SavedProgress | None":
-        """Read the progress in a folder, but not its other files.
-
-        Returns None if there is none. If it is damaged or belongs to a different task, warns and returns None.
-        """
+        """Read the progress in a folder, but not its other files. Returns None without progress of this task, and warns
+        if there is other or damaged progress."""
         try:
             fields = json.loads((folder / PROGRESS_FILE).read_bytes())
             is_intact = fields["sha256"] == sha256_of_fields(fields)
@@ -96,10 +94,8 @@ class SavedProgress:
 
     @classmethod
     def resume(cls, folder: Path, task: str) -> "SavedProgress | None":
-        """Read the progress in a folder, verify its files, and remove everything written since the last save.
-
-        If a file is damaged or missing, warns, empties the folder, and returns None.
-        """
+        """Read the progress in a folder, verify its files, and remove everything written since. If a file is damaged or
+        missing, warns, empties the folder, and returns None."""
         progress = cls.load(folder, task)
         if progress is not None and (damage := progress._find_damage(folder)):
             _warn_starting_over(f"is damaged ({damage})")

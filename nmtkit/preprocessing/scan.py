@@ -120,10 +120,8 @@ def scan(
     scanner: Scanner = Scanner(),  # immutable
     files: MarkFiles | None = None,
 ) -> Scan:
-    """Read a split once, and write the marks and hashes of its pairs to `files`.
-
-    Raises UserError if the sides have different numbers of lines, a line is not UTF-8, or there is no sentence pair.
-    """
+    """Read a split once, and write the marks and hashes of its pairs to `files`. Raises UserError for malformed text,
+    and if there is no sentence pair."""
     has_text, words, segmented = False, (Words(), Words()), (0, 0)
     marked = np.zeros(1 + len(REASONS), np.int64)
     with Progress(f"reading {name}", unit="pairs") as progress:

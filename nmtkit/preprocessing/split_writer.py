@@ -79,10 +79,7 @@ class SplitWriter:
         self._split.add(block)
 
     def _fitting(self, bounds: list[NDArray[np.int64]], begin: int) -> int:
-        """Find the end of the sentence pairs from `begin` on that fit into the shard, given token offsets `bounds`.
-
-        Raises UserError if a single pair does not fit into an empty shard.
-        """
+        """Find the end of the sentence pairs from `begin` on that fit into the shard, given token offsets `bounds`."""
         end = min(len(bounds[0]) - 1, begin + self._max_pairs - self._writers[0].sentences)
         for writer, bound, most in zip(self._writers, bounds, self._max_tokens, strict=True):
             limit = bound[begin] + most - writer.tokens

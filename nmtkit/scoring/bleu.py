@@ -145,10 +145,8 @@ class _MosesTokenizer(BaseTokenizer):
 
 
 def score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]], resamples: int = 1) -> Score:
-    """Score detokenized text against one or more references, each with the same number of lines.
-
-    If `resamples` is more than 1, bootstrap resampling estimates the confidence interval.
-    """
+    """Score detokenized text against one or more references, with a confidence interval from `resamples` if more than
+    1."""
     result = metric.corpus_score(hypotheses, references, n_bootstrap=resamples)
     signature = str(metric.get_signature())
     values = json.loads(result.format(width=_DIGITS, signature=signature, is_json=True))
@@ -173,10 +171,8 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Compute BLEU on the words between spaces, like fairseq, without smoothing.
-
-    Subwords are joined on both sides, and an unknown word in a reference matches nothing.
-    """
+    """Compute BLEU on the words between spaces, like fairseq, without smoothing. Subwords are joined on both sides, and
+    an unknown word in a reference matches nothing."""
     unknown = SPECIALS[UNK]
     hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
     known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]

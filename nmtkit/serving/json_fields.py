@@ -39,10 +39,7 @@ def flag(values: dict[str, Any], name: str) -> bool:
 
 
 def strings(values: dict[str, Any], name: str) -> list[str]:
-    """Read a field that is a string or a list of strings, as a list. Raises HTTPException 400 for anything else.
-
-    Lone surrogates become U+FFFD.
-    """
+    """Read a string or a list of strings, as a list, with U+FFFD for lone surrogates. Raises HTTPException 400."""
     value = values[name]
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

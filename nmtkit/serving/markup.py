@@ -53,12 +53,9 @@ class MarkupRequest(Documents):
 def read_markup(
     values: dict[str, Any], name: str, kind: str, limits: ServeConfig, form: Callable[[list[str]], dict[str, Any]]
 ) -> MarkupRequest:
-    """Read the HTML or XML texts (`kind`) from the field `name` of the request's JSON `values`.
-
-    `form` creates the response from the translated texts.
-
-    Raises HTTPException: 400 if the request is malformed, 413 if it is too large.
-    """
+    """Read the HTML or XML texts (`kind`) from the field `name` of the request's JSON `values`. `form` creates the
+    response from the translated texts. Raises HTTPException: 400 if the request is malformed, 413 if it is too
+    large."""
     from nmtkit.documents.document import Options
     from nmtkit.documents.lines import read_line
 

@@ -18,10 +18,8 @@ _OWN_HOST = re.compile(r"(.+\.)?localhost|[\d.]+|\[[\da-f:.]+\]")  # names of th
 
 
 class RequestRecorder:
-    """Middleware that counts requests by path and status, and measures their duration.
-
-    Paths that are not in `paths` are counted together. With `access_log`, each request is also logged.
-    """
+    """Middleware that counts requests by path and status, measures them, and logs them with `access_log`. Paths that
+    are not in `paths` are counted together."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str], access_log: bool) -> None:
         self._app, self._metrics, self._paths, self._access_log = app, metrics, paths, access_log

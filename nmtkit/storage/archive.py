@@ -64,11 +64,7 @@ class Archive(NamedTuple):
 
 
 def read_archive(path: Path) -> Archive:
-    """Read an archive.
-
-    The tensors are writable views of a private memory map of the file, so pages are read on first access. Call this
-    inside `as_user_errors`.
-    """
+    """Read an archive, whose tensors are writable views of a private memory map. Call in `as_user_errors`."""
     with _open_regular(path) as (file, size):
         checksum = _verified_checksum(file, size)
         members = _members(file, size)
@@ -84,10 +80,7 @@ def read_archive(path: Path) -> Archive:
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
-    """Return only the header of an archive, in constant time for any size. Call this inside `as_user_errors`.
-
-    Verifies the CRC-32 of the header, but not the checksum of the file.
-    """
+    """Return only the header of an archive, in constant time, verified by its CRC-32. Call in `as_user_errors`."""
     with _open_regular(path) as (file, size):
         return parse_header(_read_header(file, _members(file, size)))
 
@@ -104,10 +97,7 @@ def parse_header(content: bytes) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def as_user_errors(path: Path, kind: str = "an nmtkit checkpoint") -> Iterator[None]:
-    """Convert every error from a missing, unreadable or malformed file into a UserError that names `path`.
-
-    `kind` names the expected kind of file.
-    """
+    """Convert every error of a missing, unreadable or malformed file of a `kind` to a UserError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -134,10 +124,7 @@ def _lfs_pointer(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def _open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file, without waiting for the writer of a pipe, and yield it with its size.
-
-    The file is opened only once, so replacing it with a file of the same name has no effect.
-    """
+    """Open a regular file, without waiting for the writer of a pipe, and yield it with its size."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

@@ -107,10 +107,8 @@ def staged_folder(
 
 
 def link_file(source: Path, destination: Path) -> None:
-    """Make `destination` a hard link to `source` in the same folder, and atomically replace an existing file.
-
-    Copies the file if the file system has no hard links. Raises errors like `staged_file`.
-    """
+    """Make `destination` a hard link to `source` in the same folder, or a copy on a file system without them,
+    atomically. Raises errors like `staged_file`."""
     staging = _hidden_path(destination)
     with _as_run_errors(destination):
         try:
@@ -288,10 +286,8 @@ def _copy_access(replaced: Path, descriptor: int) -> None:
 
 @contextlib.contextmanager
 def _claimed_folder(destination: Path, is_resumable: Callable[[Path], bool]) -> Iterator[Path]:
-    """Create the staging folder of a destination, or take a resumable one, and lock it against other processes.
-
-    Removes remains of killed processes, and restores a destination that one of them was replacing.
-    """
+    """Create the staging folder of a destination, or take a resumable one, and lock it against other processes. Removes
+    remains of killed processes, and restores a destination that one of them was replacing."""
     new = staging = _hidden_path(destination)
     with contextlib.ExitStack() as stack:
         try:

@@ -50,11 +50,11 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
 
 
 def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
-    """List the `count` best checkpoints of a training run, oldest first.
+    """List the `count` best checkpoints of a training run by its metric, oldest first. Of two equal ones, the older is
+    better.
 
-    The best have the lowest validation loss or the highest validation BLEU, depending on the metric of the run. Of two
-    equal checkpoints, the older is better. Ignores checkpoints after update `until` or without a finite value. Raises
-    UserError if fewer than `count` are left, or if their values are not comparable.
+    Ignores checkpoints after update `until` or without a finite value. Raises UserError if fewer than `count` are left,
+    or if their values are not comparable.
     """
     scored: list[tuple[float, int, Path]] = []
     first: dict[str, Any] = {}
@@ -89,11 +89,8 @@ def _too_few_message(option: str, count: int, folder: Path, found: int, until: i
 
 
 def average_run(choose: Callable[[], list[Path]], weights: str = "auto") -> tuple[Checkpoint, list[Path]]:
-    """Average the checkpoints that `choose` returns, and return the average with their paths.
-
-    The training run may be in progress: if it deletes a checkpoint before it is read, `choose` is called again. Raises
-    UserError if this happens several times, and the errors of `average_checkpoints`.
-    """
+    """Average the checkpoints that `choose` returns, and return the average with their paths. If a run in progress
+    deletes one before it is read, `choose` is called again, several times. Raises UserError."""
     for _ in range(_MAX_ATTEMPTS):
         try:
             paths = choose()

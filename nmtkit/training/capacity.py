@@ -30,10 +30,8 @@ _TRIAL_TOKENS = 1024  # of the smaller of two trials
 
 
 def with_batches_of_device(data: TrainingData, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
-    """Resolve `--packing auto` and `--max-tokens auto` from the run's record, or else for the devices.
-
-    Raises UserError for --packing on with an architecture that cannot pack sentences.
-    """
+    """Resolve `--packing auto` and `--max-tokens auto` from the run's record, or else for the devices. Raises
+    UserError."""
     recorded = ranks.run_on_main(lambda: SaveDir(options.checkpoints).read_options())
     batches = {} if recorded is None else recorded["batches"]
     options = _with(options, packing=_packing(batches, options, ranks.device))
@@ -90,10 +88,7 @@ class _Trial:
         self.budget = _SHARE * free_memory(self.device) - self.kept
 
     def largest(self) -> int:
-        """Measure how many tokens per side fit into memory, at least one sentence.
-
-        Extrapolates from two small trials, then tries the result.
-        """
+        """Extrapolate from two small trials how many tokens per side fit into memory, and try the result."""
         sizes = [self._tokens(size * _TRIAL_TOKENS) for size in (1, 2)]
         if sizes[0] == sizes[1]:
             sizes[1] = 2 * sizes[0]

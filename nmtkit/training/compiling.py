@@ -18,12 +18,8 @@ _VARIANTS = 64  # of a function: training or not, few or many positions, one sen
 
 
 def compile_model(model: TranslationModel, device: torch.device) -> None:
-    """Compile the `graphs` of a model, or its layers if it has none, on first use, for any batch size and length.
-
-    torch splits a graph that it cannot compile as a whole. Equal layers that are compiled separately share code.
-
-    Raises UserError if torch cannot compile on this machine.
-    """
+    """Compile the `graphs` of a model, or its layers if it has none, on first use, for any batch size and length. Equal
+    layers share code. Raises UserError if torch cannot compile on this machine."""
     use_private_cache()
     import_nothing_from_current_folder()  # the compiler's processes
     _try(device)

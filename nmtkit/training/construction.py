@@ -17,12 +17,8 @@ from nmtkit.wording import format_bytes, in_millions
 
 
 def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> TranslationModel:
-    """Create the run's model on `device`, with weights from torch's generator.
-
-    With --lora-rank, the model gets low-rank additions, and its other weights are frozen.
-
-    Raises UserError if the options do not fit the vocabularies, and RunError if the model does not fit into memory.
-    """
+    """Create the run's model on `device`, with low-rank additions for --lora-rank, and weights from torch's generator.
+    Raises UserError if the options do not fit the vocabularies, and RunError if memory runs out."""
     with memory_for_model(dataset, options, device):
         model = _make_model(dataset, options).to(device)
     model.activation_checkpointing = options.compute.activation_checkpointing

@@ -21,15 +21,11 @@ from nmtkit.text.user_symbols import add_symbols
 
 
 def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> tuple[Weights, dict[str, Any]]:
-    """Return initial weights for a run by parameter name, and the `search` of their checkpoint.
+    """Return initial weights (…) for a run by parameter name, and the `search` of their checkpoint.
 
-    The weights are the moving average of the checkpoint if it has one.
-
-    Weights have the shapes (…) in `model`. Low-rank additions, and rows of pieces that --user-symbol has added to the
-    checkpoint's vocabulary, keep their values in `model`.
-
-    Raises UserError with the first difference if the checkpoint has a different model or different vocabularies, if
-    a weight is not finite, or if the run does not train an added row.
+    They are the moving average of the checkpoint if it has one. Low-rank additions, and rows of pieces that
+    --user-symbol has added, keep their values in `model`. Raises UserError if the checkpoint does not fit, or if the
+    run does not train an added row.
     """
     checkpoint, config = load_checkpoint(path), model.config
     with as_user_errors(path):

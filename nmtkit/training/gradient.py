@@ -127,10 +127,8 @@ class UpdateGradient:
             self._wrap()
 
     def _accumulate(self, update: int, share: Share, tokens: int, dataset_of: Sequence[int] = ()) -> Tensor:
-        """Run forward and backward passes for this rank's share; return loss and nll of each dataset.
-
-        The result is (2 · datasets,) in float64 on the device. The sum over ranks overlaps with the last backward pass.
-        """
+        """Run the passes of this rank's share; return loss and nll of each dataset (2 · datasets,) in float64 on the
+        device. The sum over ranks overlaps with the last backward pass."""
         self.loss.train()
         self.loss.zero_grad(set_to_none=True)
         self._buckets_summed = 0

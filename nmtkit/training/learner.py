@@ -70,10 +70,7 @@ class Learner:
             self.average = ScheduleFreeAverage(self.model, self.optimizer.parts[0])
 
     def step(self, update: int, learning_rate: float) -> Tensor:
-        """Take one optimizer step; return the gradient norm, a scalar on the device.
-
-        A gradient that is not finite changes neither weights nor averages.
-        """
+        """Take one optimizer step, unless the gradient is not finite; return its norm, a scalar on the device."""
         norm = take_step(self.model, self.optimizer, self.scaler, learning_rate, self.clip_norm)
         if self.average is not None:
             self.average.step(update, norm.isfinite())

@@ -65,10 +65,7 @@ def take_step(
 
 
 def optimizer_tensors(optimizer: Optimizers, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimizer's tensors of each parameter, named by `STATES` and the parameter.
-
-    Step counts are scalars, all others have the shapes of the parameters.
-    """
+    """Return the optimizer's tensors, scalars or in the shape of a parameter, named by `STATES` and the parameter."""
     states = {name: part.state.get(each, {}) for name, each in _trained(model) for part in _owner(optimizer, each)}
     return {f"{kind}.{name}": value for name, state in states.items() for kind, value in state.items()}
 

@@ -20,10 +20,8 @@ _SUMS = ("k", "weight_sum", "lr_max")  # of schedule-free Adam, for all paramete
 
 
 class Muon(torch.optim.Muon):
-    """Muon (Jordan et al. 2024), with updates as large as those of Adam (Liu et al. 2025).
-
-    Each projection of a `StackedLinear` is a matrix of its own.
-    """
+    """Muon (Jordan et al. 2024) with updates as large as Adam's (Liu et al. 2025), for each projection of a
+    `StackedLinear`."""
 
     def __init__(self, matrices: Mapping[nn.Parameter, tuple[int, ...]], weight_decay: float) -> None:
         """`matrices` maps each parameter (outputs, inputs) to the output widths of its projections."""
@@ -53,10 +51,8 @@ class Optimizers:
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizers:
-    """Create the optimizer of the options for the trained parameters. Raises UserError for a missing package.
-
-    Adam has torch's fused form: one pass over memory for all operations.
-    """
+    """Create the optimizer of the options for the trained parameters. Adam is fused: one pass over memory. Raises
+    UserError for a missing package."""
     adam: dict[str, Any] = {
         "lr": config.lr,
         "betas": (config.adam_beta1, config.adam_beta2),

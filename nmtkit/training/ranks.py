@@ -66,10 +66,8 @@ class Ranks:
         return values
 
     def run_on_main(self, function: Callable[[], T]) -> T:
-        """Call a function in the main process only, and return its result on every rank.
-
-        If it raises NmtkitError, so does every rank, but only the main process reports it.
-        """
+        """Call a function in the main process only, and return its result on every rank, or raise its NmtkitError,
+        which only the main process reports."""
         if self.size == 1:
             return function()
         outcome: list[Any] = [None]
