@@ -49,10 +49,8 @@ class PathName(click.Path):
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and later has the argument
-    """One of a few words, in which `_` and `-` are equivalent, as in option names.
-
-    `others` maps words of other toolkits to nmtkit's.
-    """
+    """One of a few words, in which `_` and `-` are equivalent, as in option names. `others` maps words of other
+    toolkits to nmtkit's."""
 
     def __init__(self, choices: Sequence[str], others: Mapping[str, str] | None = None) -> None:
         super().__init__(choices)
@@ -71,11 +69,8 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and late
 
 
 class ConfigOption(click.Option):
-    """An option created from a dataclass field.
-
-    `heading` is its heading in `--help`; `aliases` are former names of the field, which the command line and `--config`
-    files accept but no message shows. Hidden options can be set only in files.
-    """
+    """An option created from a dataclass field, under a `heading` of `--help`. `aliases` are former names of the field,
+    which only the parsers know. Hidden options can be set only in files."""
 
     def __init__(self, *args: Any, heading: str, aliases: Collection[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -99,10 +94,8 @@ def output_option(metavar: str, help: str) -> Callable[[F], F]:
 
 
 def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -> Callable[[F], F]:
-    """Return a decorator that gives a command the flags of each config class, and passes it one object per class.
-
-    Each function in `adjust` may change the dict of all option values before the objects are created.
-    """
+    """Return a decorator that gives a command the flags of each config class, and passes it one object per class. Each
+    function in `adjust` may change the values of all options before."""
     return options_without((), *adjust, **groups)
 
 

@@ -40,10 +40,8 @@ def start(name: str) -> NoReturn:
 
 
 def _let_waiting_threads_sleep() -> None:
-    """Let waiting threads of torch sleep soon, unless the environment sets a policy.
-
-    By default they spin, which takes cores from other processes. Without any spinning, small models train slower.
-    """
+    """Let waiting threads of torch sleep soon, unless the environment sets a policy. By default they spin, which takes
+    cores from other processes. Without any spinning, small models train slower."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "3000"
 

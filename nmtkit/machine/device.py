@@ -13,9 +13,7 @@ _DEVICES = (Path("/dev/kfd"),)  # of AMD
 
 def inference_device(name: str) -> str:
     """Return the device for a value of `--device`: "cpu" or torch's name of a GPU. `auto` is a GPU if there is one.
-
-    Raises UserError if torch cannot use the device.
-    """
+    Raises UserError if torch cannot use it."""
     if name == "cpu" or (name == "auto" and "torch" not in sys.modules and not _has_driver()):
         return "cpu"
     from nmtkit.machine.precision import resolve_device

@@ -38,10 +38,8 @@ _FILES = {
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error means that a device is out of memory, so that a smaller computation may succeed.
-
-    This excludes lack of memory in a communication library, which leaves its connections unusable.
-    """
+    """Whether an error means that a device is out of memory, so that a smaller computation may succeed. Lack of memory
+    in a communication library leaves its connections unusable, and does not count."""
     torch: Any = sys.modules.get("torch")  # which has been imported if the error is one of its own
     if torch and isinstance(error, torch.distributed.DistError):
         return False

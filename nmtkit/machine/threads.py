@@ -22,10 +22,8 @@ def available_cores() -> int:
 
 
 def set_threads(threads: int | None) -> None:
-    """Set the CPU threads of this process. The default is torch's number, at most this process's share of the cores.
-
-    torch does not know the limit of a container, above which its threads would wait for each other.
-    """
+    """Set the CPU threads of this process. The default is torch's number, at most this process's share of the cores:
+    torch does not know the limit of a container."""
     global _threads
     if threads is None:
         torch = _torch()

@@ -44,11 +44,8 @@ class _Call:
 
 
 class WorkerPool:
-    """A pool of `count` worker processes, started at once. Use it as a context manager, which terminates them.
-
-    Each worker has its own pipe, so that parent and worker notice each other's death. Raises RunError if a process
-    cannot be started.
-    """
+    """A pool of `count` worker processes, started at once. Use it as a context manager, which terminates them. Each
+    worker has its own pipe, so that both sides notice each other's death. Raises RunError if one cannot start."""
 
     def __init__(self, count: int) -> None:
         import multiprocessing  # here, because most translations need no workers

@@ -1,9 +1,7 @@
 """The table of all architectures.
 
-A new architecture is a subclass of `ModelConfig` with its `forward_flops` and presets (presets.py), a
-`TranslationModel` in a separate file, and a row here. To translate, it needs an `InferenceModel` and a row in
-nmtkit.inference.backends. `tests/helpers/toy_model.py` is a small example. A row imports its model only when a model is
-created, because reading a checkpoint needs no torch.
+docs/architecture.md describes how to add one, and `tests/helpers/toy_model.py` is a small example. A row imports its
+model only when a model is created, because reading a checkpoint needs no torch.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,9 +44,7 @@ def make_model(config: ModelConfig, source_size: int, target_size: int) -> "Tran
 
 def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
     """Create options from the values of `ModelConfig.to_dict`; without an architecture name, those of a Transformer.
-
-    Raises UserError for an unknown architecture or option.
-    """
+    Raises UserError for an unknown architecture or option."""
     arch = values.get("arch", TransformerConfig.arch)
     if arch not in ARCHITECTURES:
         raise UserError(f"unknown architecture {quoted(arch)}: written by a newer version of nmtkit?")

@@ -73,10 +73,8 @@ class StackedLinear(nn.Linear):
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate the heads of x (…, T, H, K) to their positions (Su et al. 2021), in the precision of x.
-
-    Elements i and K/2 + i of a head are a pair. `rotation` (T, K) contains the cosines of all angles, then the sines.
-    """
+    """Rotate the heads of x (…, T, H, K) to their positions (Su et al. 2021), in the precision of x. Elements i and K/2
+    + i are a pair. `rotation` (T, K) contains the cosines of all angles, then the sines."""
     cos, sin = rotation.unsqueeze(-2).chunk(2, dim=-1)  # (T, 1, K/2)
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
@@ -117,10 +115,8 @@ class SelfAttention(nn.Module):
         return attended
 
     def project(self, x: Tensor, rotation: Tensor | None) -> Tensor:
-        """Compute queries, keys and values of x (…, T, D), side by side: (…, T, 2·H·K + H·V).
-
-        `rotation` (T, K) rotates queries and keys to their positions, see `rotate`.
-        """
+        """Compute queries, keys and values of x (…, T, D), side by side: (…, T, 2·H·K + H·V). `rotation` (T, K) rotates
+        queries and keys, see `rotate`."""
         qkv: Tensor = self.qkv(x)
         if self.q_norm is None and rotation is None:
             return qkv

@@ -29,10 +29,8 @@ class LengthLimit(NamedTuple):
 
 
 class ModelConfig(Config, ABC):
-    """Base class of an architecture's options. A subclass is a frozen dataclass with one field for each option.
-
-    Every architecture has the option `d_model`, the width of embeddings and layers.
-    """
+    """Base class of an architecture's options. A subclass is a frozen dataclass with one field for each option,
+    including the width of embeddings and layers, `d_model`."""
 
     heading: ClassVar[str] = "Model (overrides --arch)"
     arch: ClassVar[str]  #: name of the architecture in checkpoints, and of the preset with its defaults
@@ -51,10 +49,8 @@ class ModelConfig(Config, ABC):
         return super().from_dict({name: value for name, value in values.items() if name != "arch"})
 
     def for_vocabularies(self: M, joined: bool) -> M:
-        """Return the options with defaults resolved; `joined` is whether source and target share a vocabulary.
-
-        Raises UserError if an option does not fit the vocabularies.
-        """
+        """Return the options with defaults resolved; `joined` is whether source and target share a vocabulary. Raises
+        UserError if an option does not fit."""
         return self
 
     def summary(self) -> str:
@@ -221,11 +217,8 @@ class TransformerConfig(ModelConfig):
         return (self.d_ff, self.d_ff) if self.activation == "swiglu" else (self.d_ff,)
 
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
-        """Count the FLOPs of a forward pass over sentence pairs of these lengths (n,), in tokens with EOS.
-
-        Self-attention counts all pairs of positions, or all within --attention-window. As usual, this includes pairs
-        that the causal mask hides.
-        """
+        """Count the FLOPs of a forward pass. Self-attention counts all pairs of positions, or all within
+        --attention-window, including pairs that the causal mask hides, as usual."""
         D = self.d_model
         keys, values = self.heads * self.key_size, self.heads * self.value_size
         source, target = source.astype("int64"), target.astype("int64")
@@ -245,10 +238,7 @@ class TransformerConfig(ModelConfig):
 
 
 def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
-    """Return the value of --share-embeddings, or its default for a joint (`joined`) or separate vocabularies.
-
-    Raises UserError for "all" with separate vocabularies.
-    """
+    """Return --share-embeddings, or its default. Raises UserError for "all" with separate vocabularies."""
     if share_embeddings == "all" and not joined:
         raise UserError(
             "--share-embeddings all needs one vocabulary, but each side has its own: "

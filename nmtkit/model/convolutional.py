@@ -233,10 +233,8 @@ class Convolutional(TranslationModel):
         nn.init.zeros_(self.projection.bias)
 
     def encode(self, src: Tensor, lengths: Tensor) -> ConvolutionalMemory:
-        """Encode src (B, S) with lengths (B,), and return the memory.
-
-        Every attention uses the encoder's output twice, so its gradient is divided by the number of uses (§3.5).
-        """
+        """Encode src (B, S) with lengths (B,). Every attention uses the result twice, so its gradient is divided by the
+        number of uses (§3.5)."""
         mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
         embedded = self.embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
         x = self.encoder_in(embedded)

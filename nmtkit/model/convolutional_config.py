@@ -94,10 +94,7 @@ class ConvolutionalConfig(SeparateOutputConfig):
         }
 
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
-        """Count the FLOPs of a forward pass over sentence pairs of these lengths (n,), in tokens with EOS.
-
-        A convolution has k·inputs·2C weights, since the gates need 2C outputs.
-        """
+        """Count the FLOPs of a forward pass. A convolution has k·inputs·2C weights, since the gates need 2C outputs."""
         E, bottleneck = self.d_model, self.output_width
         source, target = source.astype("int64"), target.astype("int64")
         encoder, decoder = self.encoder_layers, self.decoder_layers

@@ -65,8 +65,6 @@ def peak_flops(device: str, half: bool) -> float | None:
 
 
 def table2_flops(seconds: float, devices: float, sustained: float) -> float:
-    """Estimate the FLOPs of a training run as in Table 2: time × devices × `sustained` fp32 FLOPs per second.
-
-    Base: 12 hours on 8 P100 at 9.5e12 FLOPs per second are 3.3e18 FLOPs. Big: 3.5 days are 2.3e19 FLOPs.
-    """
+    """Estimate the FLOPs of a training run as in Table 2: time × devices × `sustained` fp32 FLOPs per second. Base: 12
+    hours on 8 P100 at 9.5e12 are 3.3e18 FLOPs. Big: 3.5 days are 2.3e19."""
     return seconds * devices * sustained

@@ -30,10 +30,7 @@ class RecurrentConfig(SeparateOutputConfig):
         return f"{self.encoder_layers}-{self.decoder_layers} LSTM layers, d_model {self.d_model}"
 
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
-        """Count the FLOPs of a forward pass over sentence pairs of these lengths (n,), in tokens with EOS.
-
-        An LSTM layer with n inputs has 4·H·(n + H) weights.
-        """
+        """Count the FLOPs of a forward pass. An LSTM layer with n inputs has 4·H·(n + H) weights."""
         H = self.d_model
         source, target = source.astype("int64"), target.astype("int64")
         S, T = int(source.sum()), int(target.sum())

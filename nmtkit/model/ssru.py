@@ -50,11 +50,9 @@ class Ssru(nn.Module):
 
 
 class _Scan(torch.autograd.Function):
-    """Computes c_t = a_t ⊙ c_{t-1} + b_t (…, T, D), from a_t without the first (…, T - 1, D) and b_t (…, T, D).
-
-    Sequences have at most `longest` positions; a_t is 0 where a packed one begins. The gradient is the same recurrence
-    from the end.
-    """
+    """Computes c_t = a_t ⊙ c_{t-1} + b_t (…, T, D), from a_t without the first (…, T - 1, D) and b_t (…, T, D), over at
+    most `longest` positions; a_t is 0 where a packed sequence begins. The gradient is the same recurrence from the
+    end."""
 
     @staticmethod
     def forward(context: Any, kept: Tensor, added: Tensor, longest: int) -> Tensor:

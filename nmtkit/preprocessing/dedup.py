@@ -50,10 +50,9 @@ def _lines(side: Block, normalized: bool) -> Iterator[bytes] | list[bytes]:
 
 
 def mark_duplicates(hashes: Path, marks: Marks) -> None:
-    """Mark each pair with the same hash as an earlier pair in `marks` (pairs,).
+    """Mark each pair with the same hash as an earlier pair in `marks` (pairs,). Pairs that have a mark are ignored.
 
-    Pairs that already have a mark are ignored, so the first kept pair remains. The hashes are partitioned by their
-    leading bits, so that the distinct hashes of a partition fit into memory; the file is read once per partition.
+    The hashes are partitioned by their leading bits, so that the distinct hashes of a partition fit into memory.
     """
     values = map_numbers(hashes, HASH)
     bits = max(0, (len(values) - 1).bit_length() - (HASHES_PER_CHUNK - 1).bit_length())

@@ -75,10 +75,8 @@ class CorpusCounts:
 
 @dataclass
 class EncodedSplit:
-    """The counts of a split by corpus, the first `EXAMPLES` pairs dropped for each reason, and the complete shards.
-
-    While a split is encoded, only whole blocks count; the shards may already contain some pairs of the next block.
-    """
+    """The counts of a split by corpus, the first `EXAMPLES` pairs dropped for each reason, and the complete shards,
+    which may already contain pairs of the next block."""
 
     name: str
     corpora: list[CorpusCounts]

@@ -29,10 +29,8 @@ _WITHOUT_EFFECT = ("destdir", "workers", "report")  # options that do not change
 
 @dataclass
 class SavedProgress:
-    """The progress of a run. `task` identifies its text and options, `pairs` counts the sentence pairs of each split.
-
-    All `splits` except the last are complete. `files` are the files in the folder at the last save, except empty ones.
-    """
+    """The progress of a run, identified by `task`. `pairs` counts the sentence pairs of each split. All `splits` except
+    the last are complete. `files` are the files in the folder at the last save, except empty ones."""
 
     task: str
     pairs: dict[str, int]
@@ -130,10 +128,8 @@ def identify_task(
     statuses: Mapping[Path, os.stat_result],
     reused: Sequence[Tokenizer] | None,
 ) -> str:
-    """Compute a checksum of everything that determines the bytes of the dataset.
-
-    `statuses` contains the status of each file that is read; `reused` are the tokenizers, if none are learned.
-    """
+    """Compute a checksum of everything that determines the bytes of the dataset: `statuses` of each file that is read,
+    and the tokenizers, unless they are learned."""
     options = {name: value for name, value in files.to_dict().items() if name not in _WITHOUT_EFFECT}
     tokenizers = [
         hashlib.sha256(content).hexdigest() for one in reused or () for content in (one.vocab.to_bytes(), one.model)

@@ -99,10 +99,8 @@ def published_metrics(language: str, tokenize: str | None = None) -> Iterator[tu
 
 
 def sacrebleu_metric(tokenize: str) -> BLEU:
-    """Create cased BLEU with a tokenization of sacreBLEU.
-
-    Raises UserError if the tokenization is not installed, and RunError if its model cannot be downloaded or read.
-    """
+    """Create cased BLEU with a tokenization of sacreBLEU. Raises UserError if it is not installed, and RunError if its
+    model cannot be downloaded or read."""
     try:
         return Bleu(tokenize=tokenize, force=True)
     except RuntimeError as error:

@@ -45,10 +45,8 @@ class Comparison:
 
 
 def read_texts(translations: Sequence[Path], references: Sequence[Path]) -> tuple[Texts, Texts]:
-    """Return the lines of each translation (stdin if none is given) and of each reference, by name.
-
-    Raises UserError if a file is given twice, if two files differ in their number of lines, or if they are empty.
-    """
+    """Return the lines of each translation (stdin if none is given) and of each reference, by name. Raises UserError if
+    files are empty, repeated, or differ in their number of lines."""
     for paths in (translations, references):
         if repeated := [path for path in paths if paths.count(path) > 1]:
             raise UserError(f"{repeated[0]} is given twice: give each file once")

@@ -25,9 +25,7 @@ _MAX_BYTES = 1 << 26  # of all files that wait
 
 def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> tuple[str, Documents]:
     """Parse a file by its extension for translation to `language`. Returns its name without folders, and its text.
-
-    Raises HTTPException: 400 for a damaged file or an unsupported extension, 413 if it is too large.
-    """
+    Raises HTTPException: 400 for a damaged file or an unsupported extension, 413 if it is too large."""
     from nmtkit.documents import FORMATS
     from nmtkit.documents.document import Options
 

@@ -20,10 +20,8 @@ FIELDS = ("q", "source", "target", "format", "alternatives", "api_key")
 
 @dataclass(frozen=True)
 class LibreTranslateRequest:
-    """Texts of one or more lines, and the number of alternatives for each.
-
-    `is_list` is whether `q` was a list. `detected` is the source language if the request asks to detect it.
-    """
+    """Texts of one or more lines, and the number of alternatives for each. `is_list` is whether `q` was a list;
+    `detected` is the source language if the request asks to detect it."""
 
     texts: tuple[tuple[str, ...], ...]
     is_list: bool
@@ -74,10 +72,8 @@ def _versions(translations: Sequence[Translation]) -> list[str]:
 def read_libretranslate(
     values: dict[str, Any], limits: ServeConfig, beam: int, source: str
 ) -> LibreTranslateRequest | MarkupRequest:
-    """Check a request to a model with the language `source`. The beam limits the number of alternatives.
-
-    Raises HTTPException: 400 if the request is malformed, 413 if it is too large.
-    """
+    """Check a request to a model with the language `source`, with fewer alternatives than `beam`. Raises HTTPException:
+    400 if it is malformed, 413 if it is too large."""
     check_names(values, "q", FIELDS)
     texts = tuple(tuple(text.split("\n")) for text in strings(values, "q"))
     if values.get("format") not in (None, "text", "html"):

@@ -51,10 +51,7 @@ def check_media_type(headers: Headers) -> None:
 
 
 def read_request(values: dict[str, Any], limits: ServeConfig, beam: int, source: str) -> AnyRequest:
-    """Check a request to a model with the language `source`.
-
-    Raises HTTPException: 400 if it is malformed, 413 if it is too large.
-    """
+    """Check a request to a model with the language `source`. Raises HTTPException: 400 if malformed, 413 if large."""
     if "q" in values and "text" not in values:
         return read_libretranslate(values, limits, beam, source)
     check_names(values, "text", FIELDS)

@@ -196,10 +196,8 @@ def _tensor(name: str, dtype_name: str, shape: list[int], member: _Member, conte
 
 
 def write_archive(file: BinaryIO, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write an archive to an empty named file, and add the list of arrays to its header.
-
-    Raises UserError for a dtype that is not in `DTYPES`, and OSError if writing fails.
-    """
+    """Write an archive to an empty named file, and add the list of arrays to its header. Raises UserError for a dtype
+    that is not in `DTYPES`, and OSError if writing fails."""
     entries = [[name, _dtype_name(name, array), list(array.shape)] for name, array in arrays.items()]
     content = json.dumps({**header, "tensors": entries}, ensure_ascii=False).encode()
     if len(content) > MAX_HEADER_BYTES:

@@ -156,10 +156,8 @@ def resolve_file(path: Path) -> Path:
 
 
 def lock(descriptor: int, name: str) -> bool:
-    """Lock an open file or folder. Messages use `name`. Raises BlockingIOError if a different process has locked it.
-
-    Warns and returns False if the file system has no locks, such as Lustre without the mount option `flock`.
-    """
+    """Lock an open file or folder. Raises BlockingIOError if a different process has locked it. Warns with `name` and
+    returns False if the file system has no locks, such as Lustre without the mount option `flock`."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -215,10 +213,8 @@ def _is_special(path: Path) -> bool:
 
 
 def _open_new(path: Path, destination: Path) -> BinaryIO:
-    """Create the file `path`, or open it if it is `destination` itself.
-
-    If it will replace an existing file, which may be private, only this user has access until it is complete.
-    """
+    """Create the file `path`, or open it if it is `destination` itself. If it will replace an existing file, which may
+    be private, only this user has access until it is complete."""
     try:
         return path.open("wb") if path is destination else _open(path, "x+b", destination)
     except OSError as error:

@@ -136,11 +136,8 @@ class Ranks:
 
 @contextlib.contextmanager
 def join(device: torch.device) -> Iterator[Ranks]:
-    """Join the process group of the run, with NCCL on GPUs and gloo on CPUs, and leave it at the end.
-
-    Raises UserError if a machine runs more processes than it has GPUs, or if a variable of torchrun is malformed.
-    Raises RunError if the connection to another process is lost, or if GPUs have no memory left to communicate.
-    """
+    """Join the process group of the run, with NCCL on GPUs and gloo on CPUs, and leave it at the end. Raises UserError
+    if processes and GPUs do not match, and RunError if the connection to another process is lost."""
     rank, size, local, local_size = place_of_process()
     if size == 1:
         yield Ranks(device)
@@ -172,10 +169,8 @@ def join(device: torch.device) -> Iterator[Ranks]:
 
 
 def _connect(device: torch.device, rank: int, size: int) -> Any:
-    """Join the default process group, which sums tensors on `device`; return the group for Python values.
-
-    NCCL ends a run whose ranks wait too long for each other, so on GPUs ranks wait in a second group, over gloo.
-    """
+    """Join the default process group, which sums tensors on `device`; return the group for Python values. NCCL ends a
+    run whose ranks wait too long for each other, so on GPUs ranks wait in a second group, over gloo."""
     place = {"store": _fresh_store(rank, size), "rank": rank, "world_size": size}
     if device.type != "cuda":
         distributed.init_process_group("gloo", timeout=_PATIENCE, **place)

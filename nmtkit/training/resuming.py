@@ -39,11 +39,11 @@ class _Start(NamedTuple):
 def resume(
     learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, options: TrainingOptions, ranks: Ranks
 ) -> RunState | None:
-    """Load the newest valid checkpoint in the save folder; return the state of the run, None for a new run.
+    """Load the newest valid checkpoint in the save folder; return the state of the run, None for a new run. Collective.
 
-    Collective. The main process reads the checkpoint, and broadcasts everything except the weights, which the other
-    ranks receive before the first gradient. `metric` decides which validation is best. Raises UserError if the
-    checkpoint is from a different run.
+    The main process reads the checkpoint, and broadcasts everything except the weights, which the other ranks receive
+    before the first gradient. `metric` decides which validation is best. Raises UserError if the checkpoint is from a
+    different run.
     """
 
     def load() -> _Start:
@@ -67,10 +67,8 @@ def resume(
 
 
 def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, options: TrainingOptions) -> _Start:
-    """Read the start of a run: its newest checkpoint, else the weights of --init-from, else nothing.
-
-    A moving average that the run did not have before starts from the weights.
-    """
+    """Read the start of a run: its newest checkpoint, else the weights of --init-from, else nothing. A moving average
+    that the run did not have before starts from the weights."""
     config = learner.model.config
     checkpoint = save_dir.load_newest()
     given = options.fine_tuning.init_from
@@ -94,10 +92,7 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
 
 
 def is_reset(checkpoint: Checkpoint, options: TrainingOptions) -> bool:
-    """Whether --reset-progress is given now, but was not given when the checkpoint was written.
-
-    If the option was given before, it has already taken effect, and the same command resumes the run.
-    """
+    """Whether --reset-progress is given now, but was not when the checkpoint was written: it takes effect once."""
     before = checkpoint.progress["options"].get("fine_tuning", {})
     return options.fine_tuning.reset_progress and not before.get("reset_progress")
 
@@ -142,11 +137,8 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
 def resumed_state(
     checkpoint: Checkpoint, validation_data: dict[str, str], metric: str, options: TrainingOptions
 ) -> RunState:
-    """Restore the state of a run, and apply --reset-progress if given. Warns about changes that alter its results.
-
-    `metric` decides which validation is best. Validations count only if the checksums of their split equal
-    `validation_data`.
-    """
+    """Restore the state of a run, and apply --reset-progress if given. Warns about changes that alter its results, and
+    discards the best validation if values of `metric` or the split with these checksums cannot be compared with it."""
     progress, reset = checkpoint.progress, is_reset(checkpoint, options)
     state = restore(RunState, progress)
     if reset:
@@ -171,10 +163,8 @@ def resumed_state(
 
 
 def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bool, schedule: str) -> None:
-    """Warn if the version of the data order, the loss, or a linear or cosine `schedule` changed since the run began.
-
-    Checkpoints that do not record a version have version 1.
-    """
+    """Warn if the version of the data order, the loss, or a linear or cosine `schedule` changed since the run began. A
+    version that is not recorded is 1."""
     batches, before = "batches differ from here on", progress["options"].get("optimizer", {})
     if state.part or state.updates_in_part:
         batches += f", and the rest of epoch {state.epoch} may repeat some sentence pairs and omit others"

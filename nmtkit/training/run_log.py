@@ -55,10 +55,7 @@ class RunLog:
         self.description: Report | None = None  # shown as a table when the first update is planned
 
     def summarize(self, state: RunState, data: TrainingData, learner: Learner, validates: bool) -> None:
-        """Log a description of the run at its start.
-
-        If `validates` is false, also log that there is no validation.
-        """
+        """Log a description of the run at its start, and that there is no validation unless it `validates`."""
         options, precision = self.options, str(learner.precision).removeprefix("torch.")
         self.description = Report("training")
         self.description.add("model", describe_model(learner.model))
@@ -87,10 +84,7 @@ class RunLog:
         self.first, self.pace, self.scheduled = state.update + 1, Pace(data.tokens_per_epoch), scheduled_seconds()
 
     def plan(self, work: Work) -> None:
-        """Count the target tokens of an update for the pace.
-
-        On the first update, log the plan, and warn if devices are idle.
-        """
+        """Count the target tokens of an update for the pace. First, log the plan, and warn if devices are idle."""
         first, self.updates_per_epoch = not self.updates_per_epoch, work.update.updates_per_epoch
         self.pace.tokens += int(work.lengths[1].sum())
         if not first or self.description is None:
@@ -102,10 +96,8 @@ class RunLog:
             logger.warning("%s", warning)
 
     def after_update(self, state: RunState, window: Window) -> str:
-        """Log the time left once: when enough updates are measured, or after the first if it took long.
-
-        Returns the text for the progress bar.
-        """
+        """Log the time left once, when enough updates are measured, or after a long first one. Returns the text of the
+        bar."""
         if state.update == self.first:
             is_long = time.monotonic() - self.pace.began > LONG_UPDATE and not self.options.compute.compile
             self.updates_to_measure = 1 if is_long else UPDATES_TO_MEASURE

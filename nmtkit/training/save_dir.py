@@ -71,10 +71,8 @@ class SaveDir:
 
     def load_newest(self) -> Checkpoint | None:
         """Load the newest checkpoint that a run can resume from; None without checkpoints. Warn about skipped ones.
-
-        Raises UserError if a run can resume from none of them, or if one cannot be read now but may be intact, such as
-        a file of a different user.
-        """
+        Raises UserError if a run can resume from none, or if one cannot be read now, such as a file of a different
+        user."""
         found = self._found()
         if len(found) > 1 and found[-1][1].name == LAST:
             message = "%s is newer than %s: to resume from the older one, remove the newer one"
@@ -115,10 +113,8 @@ class SaveDir:
         return None
 
     def _found(self) -> list[tuple[int, Path]]:
-        """List update and path of each numbered checkpoint, and of LAST if it is newer, oldest first.
-
-        Raises UserError if there is only BEST, which the first validation would replace.
-        """
+        """List update and path of each numbered checkpoint, and of LAST if it is newer, oldest first. Raises UserError
+        if there is only BEST, which the first validation would replace."""
         found, last = list_checkpoints(self.folder), self.folder / LAST
         if last.is_file():
             update = _progress(last).get("update", 0)
@@ -132,10 +128,8 @@ class SaveDir:
         return found
 
     def prepare(self, options: dict[str, Any]) -> None:
-        """Write the options of the run, and clean up after a killed run.
-
-        Checkpoints that a run cannot resume from are renamed, so that no command uses them as part of this run.
-        """
+        """Write the options of the run, and clean up after a killed run. Checkpoints that a run cannot resume from are
+        renamed, so that no command uses them as part of this run."""
         remove_partial_files(self.folder, is_run_file)  # keep files of other programs
         for path in self._unusable:
             _set_aside(path)

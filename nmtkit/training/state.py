@@ -106,10 +106,8 @@ class RunState:
     def record_validation(
         self, results: dict[str, float | None], metric: str, better: Callable[[float, float], bool], counts: bool
     ) -> None:
-        """Record the results of a validation at this update, and whether its value of `metric` is the best so far.
-
-        `better(a, b)` is whether a is better than b; None is never the best. --patience counts it if `counts`.
-        """
+        """Record the results of a validation at this update. `better(a, b)` compares values of `metric`; None is never
+        the best. --patience counts it if `counts`."""
         self.validation = results
         value = results[metric]
         if value is not None and (self.best is None or better(value, self.best)):
@@ -209,10 +207,7 @@ def is_interim(state: RunState, metric: str, options: TrainingOptions) -> bool:
 
 
 def check_record(progress: Mapping[str, Any], path: Path, update: int | None = None) -> None:
-    """Raise UserError unless a run can resume from the `progress` of a checkpoint, written after `update` if given.
-
-    Values are not checked: the checksum of the file protects them.
-    """
+    """Raise UserError unless a run can resume from the `progress` of a checkpoint, written after `update` if given."""
     if "options" not in progress:
         raise UserError(f"{path} is an average or an import: use it with --init-from")
     for name in sorted({*_REQUIRED} - progress.keys()):

@@ -88,10 +88,8 @@ def describe_plan(work: Work) -> str:
 
 
 def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
-    """Return a warning if updates have too few micro-batches to keep all devices busy, else None.
-
-    If `packed`, micro-batches have about equal sizes, so one for each device is enough.
-    """
+    """Return a warning if updates have too few micro-batches to keep all devices busy, else None. If `packed`,
+    micro-batches have about equal sizes, so one for each device is enough."""
     enough = devices if packed else 2 * devices
     if devices == 1 or micro_batches >= enough:
         return None
@@ -143,10 +141,8 @@ class Pace:
         self.tokens_per_epoch, self.tokens = tokens_per_epoch, 0
 
     def minutes_left(self, state: RunState, stop: StopConfig, updates_per_epoch: int) -> float:
-        """Estimate the minutes until the first limit of `stop`; 0 before the first update.
-
-        Validations and saves since the start count as part of the updates. --patience can end the run earlier.
-        """
+        """Estimate the minutes until the first limit of `stop` except --patience; 0 before the first update.
+        Validations and saves since the start count as part of the updates."""
         if not self.tokens:
             return 0.0
         minutes_a_token = (time.monotonic() - self.began) / 60 / self.tokens

@@ -161,10 +161,7 @@ class Trainer:
         return RunError(f"--compile: torch cannot compile the model ({first_line(error)}): run again without --compile")
 
     def dry_run(self) -> None:
-        """Check everything, and time one update: the second, or the next that is not skipped.
-
-        Writes nothing.
-        """
+        """Check everything, and time one update: the second, or the next that is not skipped. Writes nothing."""
         self.ranks.run_on_main(self.save_dir.check)
         self._check_board()
         self._resume()
@@ -282,10 +279,8 @@ class Trainer:
         window.seconds += time.perf_counter() - start
 
     def _ahead(self) -> int:
-        """Return the number of updates that the device may still be computing while the host prepares the next one.
-
-        It is 0 after a skipped update, so that the run stops exactly after `--max-skips`.
-        """
+        """Return how many updates the device may still be computing while the host prepares the next: none after a
+        skipped update, so that the run stops exactly after `--max-skips`."""
         may_diverge = self.state.skipped_in_a_row or self.options.optimizer.max_skips == 1
         return 0 if may_diverge or self.ranks.device.type == "cpu" else 1
 

@@ -68,10 +68,8 @@ def validate(
 
 
 class Validator:
-    """Measures a model on the split `valid`. `metric` names the result that decides which checkpoint is best.
-
-    Without such a split, `possible` is false. Raises UserError if an option needs the split.
-    """
+    """Measures a model on the split `valid`, if `possible`. `metric` names the result that decides which checkpoint is
+    best. Raises UserError if an option needs a missing split."""
 
     def __init__(self, dataset: Dataset, options: TrainingOptions) -> None:
         self.config = options.validation
@@ -111,11 +109,8 @@ class Validator:
     def run(
         self, loss: MicroBatchLoss, ranks: Ranks, should_stop: Callable[[], bool] = lambda: False
     ) -> Results | None:
-        """Measure the model of `loss` with its current weights. Collective.
-
-        The ranks share the work. Results are bit-identical on every rank, and for any number of ranks. Returns None if
-        `should_stop`, called between batches, was true on any rank.
-        """
+        """Measure the model of `loss` with its current weights. Collective: ranks share the work, with bit-identical
+        results for any number of ranks. Returns None if `should_stop`, called between batches, was true on any rank."""
         loss.eval()
         mine = range(ranks.rank, len(self.batches), ranks.size)
         sums = ranks.run_on_all(lambda: self._sums(loss, mine, ranks.device, should_stop))
