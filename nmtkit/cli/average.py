@@ -1,6 +1,5 @@
 """nmt-average: averages checkpoints."""
 
-import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,14 +10,12 @@ import click
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, options, output_option, prefer_command_line
-from nmtkit.config import Config, option
-from nmtkit.console.log import LogConfig, configure, logger, write_table
-from nmtkit.console.terminal import Table
+from nmtkit.config import Config, as_flags, option
+from nmtkit.console.log import LogConfig, configure, logger
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
 from nmtkit.storage.outputs import check_output_file
 from nmtkit.text.reading import check_readable
-from nmtkit.wording import counted
 
 
 @dataclass(frozen=True)
@@ -99,15 +96,7 @@ def main(
     save_checkpoint(output, average)
     names = ", ".join(relative_names(paths))
     logger.info("wrote %s, the average of %s", output, names)
-    write_table(_table(output, len(paths), names, choice.weights))
-
-
-def _table(output: Path, count: int, names: str, weights: str) -> Table:
-    return Table(
-        f"average of {counted(count, 'checkpoint')}",
-        [("checkpoints", names), *([("weights", weights)] if weights != "auto" else []), ("written to", str(output))],
-        next=f"nmt-generate --checkpoint {shlex.quote(str(output))} --input FILE --output FILE",
-    )
+    logger.info("translate with it: nmt-generate %s", as_flags({"checkpoint": output, "input": "FILE"}))
 
 
 def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None:

@@ -142,8 +142,8 @@ def test_an_average_is_shown_with_the_command_to_translate_with_it(run: tuple[Pa
     folder, _ = run
     output = folder / "averaged.pt"
     shown = nmt("average", folder / "run", "--last", 2, "--output", output, columns=200)
-    assert ["checkpoints", "checkpoint_3.pt, checkpoint_6.pt"] in rows(shown.text, "average of 2 checkpoints")
-    assert f"Next: nmt-generate --checkpoint {output} --input FILE --output FILE" in shown.text
+    assert f"wrote {output}, the average of checkpoint_3.pt, checkpoint_6.pt" in shown.text
+    assert f"translate with it: nmt-generate --checkpoint {output} --input FILE" in shown.text
 
 
 def test_a_translation_ends_in_tables_and_leaves_stdout_alone(run: tuple[Path, Shown]) -> None:
