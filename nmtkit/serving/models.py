@@ -68,14 +68,11 @@ def choose(models: Sequence[Model], values: dict[str, Any]) -> Model:
 
 def _between(model: Model, wanted: tuple[str | None, str | None]) -> Model:
     """A model with language codes between `wanted` languages. Raises HTTPException 400 for unknown or missing ones."""
+    languages = [code or own for code, own in zip(wanted, model.languages, strict=True)]
     try:
-        source, target = (
-            find_code(code or own, model.source.language_codes)
-            for code, own in zip(wanted, model.languages, strict=True)
-        )
+        source, target = (find_code(language, model.source.language_codes) for language in languages)
     except UserError as error:
-        missing = SEVERAL in (code or own for code, own in zip(wanted, model.languages, strict=True))
-        raise bad_request("give source and target" if missing else str(error)) from error
+        raise bad_request("give source and target" if SEVERAL in languages else str(error)) from error
     return replace(model, languages=(source, target))
 
 
