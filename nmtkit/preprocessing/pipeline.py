@@ -1,10 +1,9 @@
 """The pipeline of nmt-preprocess: from raw text to a dataset folder."""
 
 import functools
-import os
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,12 +74,11 @@ def _preprocess(
     if vocabulary.is_learned and TRAIN not in corpora:
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
     texts = [path for split in corpora.values() for corpus in split for path in (corpus.source, corpus.target)]
-    statuses = _statuses(texts)
     check_outputs(files, [*texts, vocabulary.vocab_from, vocabulary.spm_model, *cleaning.files])
     reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
     tags = _tags(files, vocabulary, reused)
     marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
-    task = identify_task(files, vocabulary, cleaning, statuses | _statuses(cleaning.files), reused)
+    task = identify_task(files, vocabulary, cleaning, [*texts, *cleaning.files], reused)
     with (
         staged_folder(files.destdir, may_replace, lambda made: SavedProgress.load(made, task) is not None) as folder,
         WorkerPool(files.workers) as pool,
@@ -165,10 +163,6 @@ def _second_pass(
             )
             encode_split(split, paths, progress.pairs[name], encoder, given_marks, writer, pool)
         _report(split, files.languages, warn_unknown=not (is_cleaned and vocabulary.is_learned))
-
-
-def _statuses(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
-    return {path: path.stat() for path in paths}
 
 
 def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:

@@ -7,7 +7,7 @@ save records the checksums of all files, and the resumed run verifies them.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -125,16 +125,15 @@ def identify_task(
     files: FilesConfig,
     vocabulary: VocabularyConfig,
     cleaning: CleaningConfig,
-    statuses: Mapping[Path, os.stat_result],
+    paths: Iterable[Path],
     reused: Sequence[Tokenizer] | None,
 ) -> str:
-    """Compute a checksum of everything that determines the bytes of the dataset: `statuses` of each file that is read,
-    and the tokenizers, unless they are learned."""
+    """Compute a checksum of everything that determines the dataset: options, read files (`paths`), reused tokenizers."""
     options = {name: value for name, value in files.to_dict().items() if name not in _WITHOUT_EFFECT}
     tokenizers = [
         hashlib.sha256(content).hexdigest() for one in reused or () for content in (one.vocab.to_bytes(), one.model)
     ]
     programs = [__version__, version("sentencepiece")]
-    read = [(str(path), found.st_size, found.st_mtime_ns) for path, found in statuses.items()]
+    read = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     parts = [programs, options, vocabulary.to_dict(), cleaning.to_dict(), read, tokenizers]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
