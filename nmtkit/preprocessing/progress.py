@@ -128,7 +128,7 @@ def identify_task(
     paths: Iterable[Path],
     reused: Sequence[Tokenizer] | None,
 ) -> str:
-    """Compute a checksum of everything that determines the dataset: options, read files (`paths`), reused tokenizers."""
+    """Compute a checksum of everything that determines the dataset: options, texts (`paths`), reused tokenizers."""
     options = {name: value for name, value in files.to_dict().items() if name not in _WITHOUT_EFFECT}
     tokenizers = [
         hashlib.sha256(content).hexdigest() for one in reused or () for content in (one.vocab.to_bytes(), one.model)
