@@ -21,7 +21,7 @@ from nmtkit.text.spm_model import ModelType, read_model
 from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SentencePieceVocabTokenizer, SpaceTokenizer
 from nmtkit.text.vocabulary import PAD, UNK, Vocabulary
-from nmtkit.training.gradient import MemoryLimits
+from nmtkit.training.gradient import cut
 from nmtkit.training.loader import Loader
 from nmtkit.training.ranks import Ranks
 
@@ -241,7 +241,7 @@ def test_a_micro_batch_that_sampling_grows_beyond_max_tokens_is_split(dataset: D
         counts = []
         for work in itertools.islice(Loader([split], mixture, 0, 1, 0, sampling).updates(BEGINNING), 5):
             for _, batch in work.share():
-                parts = list(MemoryLimits(100).cut(batch))
+                parts = list(cut(batch, 100, None))
                 counts.append(len(parts))
                 assert torch.equal(torch.cat([part.tgt_out for part in parts]), batch.tgt_out)
                 assert all(max(part.src.numel(), part.tgt_out.numel()) <= 100 for part in parts)
