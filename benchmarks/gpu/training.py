@@ -149,7 +149,7 @@ class Training:
                 waiting.read()
             waiting = numbers
         if self.gradient.times_out_of_memory:
-            raise MemoryError(f"out of memory: retried with {str(self.gradient.limits) or 'freed caches'}")
+            raise MemoryError(f"out of memory: retried with {self.gradient.memory_limit or 'freed caches'}")
         return sum(update.tokens for update in updates)
 
     def step(self) -> Tensor:
@@ -158,7 +158,8 @@ class Training:
             return take_step(self.model, self.optimizer, self.scaler, LEARNING_RATE)
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        self.optimizer.step()
+        for part in self.optimizer.parts:
+            part.step()
         return norm
 
 
