@@ -22,7 +22,7 @@ from nmtkit.data.mixture import BEGINNING, Mixture
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS
-from nmtkit.training.gradient import MemoryLimits
+from nmtkit.training.gradient import cut
 from nmtkit.training.loader import Loader
 from nmtkit.training.loss import batch_loss
 
@@ -114,7 +114,7 @@ def test_the_lines_of_the_text_reach_their_pairs_in_every_part_of_a_batch(
             if work.update.epoch > 1:
                 break
             for _, batch in work.share():
-                for part in MemoryLimits(40).cut(batch):
+                for part in cut(batch, max_tokens=40, limit=None):
                     assert isinstance(part, Batch)
                     assert part.alignment is not None
                     equal = (part.tgt_out[:, :, None] == part.src[:, None, :]) & (part.src[:, None, :] > EOS)

@@ -16,7 +16,7 @@ from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.errors import UserError
 from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import SCHEDULE_VERSION
-from nmtkit.training.state import RunState, Window, check_record, is_interim
+from nmtkit.training.state import RunState, Window, check_record
 
 PATH = Path("checkpoint_7.pt")
 STOPPED = ("--max-updates", 4, "--validate-every", 3, "--log-every", 3)  # in the first epoch, within a window

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Train
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.errors import UserError
@@ -97,5 +96,3 @@ def test_a_copy_of_the_last_checkpoint_alone_resumes_and_one_of_the_best_is_not_
     assert newest.progress["update"] == 7
     save_dir.prepare({})
     assert {path.name for path in tmp_path.glob("*.pt")} == {"checkpoint_7.pt", LAST, BEST}
-
-
