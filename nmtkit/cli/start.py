@@ -1,5 +1,6 @@
 """The commands, their modules and entry points."""
 
+import atexit
 import gc
 import os
 import sys
@@ -31,6 +32,7 @@ def start(name: str) -> NoReturn:
     """Run the command nmt-`name` with the arguments of this process, and exit."""
     _let_waiting_threads_sleep()
     gc.set_threshold(100_000)  # starting creates many objects and no garbage
+    atexit.register(gc.freeze)  # or exiting searches all objects for garbage
     try:
         command = load_command(name)
     except ImportError as error:
