@@ -113,16 +113,16 @@ class SentencePieceTokenizer:
         self.model = model
         self._processor = _load_processor(model)
         self._keeps_invisible = keeps_invisible(model)
-        size, unknown = self._processor.get_piece_size(), self._processor.unk_id()
-        is_control, is_unused = self._processor.is_control, self._processor.is_unused
-        model_ids = [i for i in range(size) if not (is_control(i) or i == unknown or is_unused(i))]
-        pieces = [self._processor.id_to_piece(i) for i in model_ids]
+        ids, unknown = list(range(self._processor.get_piece_size())), self._processor.unk_id()
+        is_control, is_unused = self._processor.is_control(ids), self._processor.is_unused(ids)  # of all: much faster
+        model_ids = [i for i in ids if not (is_control[i] or i == unknown or is_unused[i])]
+        pieces = self._processor.id_to_piece(model_ids)
         for name in SPECIALS:
             if name in pieces:
                 raise UserError(f"its piece {name!r} is ordinary text, but nmtkit needs that name for a special symbol")
         self.vocab = Vocabulary([*SPECIALS, *pieces])
         self._to_model = [unknown] * len(SPECIALS) + model_ids
-        self._to_vocab = [UNK] * size
+        self._to_vocab = [UNK] * len(ids)
         for number, i in enumerate(model_ids, len(SPECIALS)):
             self._to_vocab[i] = number
         self._unknown = self._processor.decode([unknown]).strip()
@@ -211,7 +211,7 @@ class SentencePieceVocabTokenizer:
 
 def is_marian_tag(piece: str) -> bool:
     """Whether a piece is a Marian language tag, such as `>>de<<`."""
-    return bool(_TAG.fullmatch(piece))
+    return len(piece) > 3 and piece.startswith(">>") and piece.endswith("<<")
 
 
 def _user_defined(model: bytes) -> list[str]:
@@ -228,8 +228,7 @@ def _load_processor(model: bytes) -> Any:
     processor = SentencePieceProcessor()
     try:
         processor.load_from_serialized_proto(model)
-        for number in range(processor.get_piece_size()):
-            processor.id_to_piece(number)
+        processor.id_to_piece(list(range(processor.get_piece_size())))
     except (RuntimeError, UnicodeDecodeError) as error:
         raise UserError("not a SentencePiece model, or a damaged one") from error
     return processor

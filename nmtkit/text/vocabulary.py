@@ -29,7 +29,8 @@ class Vocabulary:
         self._ids = {piece: number for number, piece in enumerate(self.pieces)}
         if tuple(self.pieces[: len(SPECIALS)]) != SPECIALS:
             raise UserError(f"a vocabulary must begin with {' '.join(SPECIALS)}")
-        refuse_repeated_pieces(self.pieces)
+        if len(self._ids) < len(self.pieces):
+            refuse_repeated_pieces(self.pieces)
         invalid = next((piece for piece in self.pieces if "\n" in piece), None)
         if invalid is not None:
             raise UserError(f"piece {quoted(invalid)} contains a line feed, which a vocabulary file cannot store")
