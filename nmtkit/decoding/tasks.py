@@ -342,7 +342,8 @@ class LineWarnings:
         """Count a sentence, given the hypotheses of each task, and whether its output is `cut` or `repetitive`."""
         self._total += 1
         warnings = [*self._warnings(sentence, found), *[_OUTPUT_CUT] * cut, *[_REPETITIVE] * repetitive]
-        self._lines.update(dict.fromkeys(warnings, 1))
+        for warning in dict.fromkeys(warnings):
+            self._lines[warning] += 1
 
     def log(self) -> None:
         """Log each warning with its number of lines."""

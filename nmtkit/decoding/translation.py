@@ -4,9 +4,8 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,9 +105,15 @@ def translation_of(
     pieces = _source_pieces(sentence, source) if config.attends else None
     placement = SegmentPlacement(sentence.segment, sentence, source) if sentence.segment else None
     candidates = tuple(
-        replace(
-            compose(rank, target, config, pieces, sentence.target, sentence.frame, placement),
-            **_doubts(sentence, rank, config, positions),
+        compose(
+            rank,
+            target,
+            config,
+            pieces,
+            sentence.target,
+            sentence.frame,
+            placement,
+            _doubts(sentence, rank, config, positions),
         )
         for rank in zip(*found, strict=False)
     )
@@ -120,7 +125,7 @@ def translation_of(
     segment = placement.place((), (), target) if placement and not candidates else None
     blank = Candidate("".join(sentence.frame), alignment=() if config.alignment else None, segment=segment)
     tokens = (*source.vocab.to_pieces([*sentence.tag, *sentence.ids]), SPECIALS[EOS]) if config.alignment else None
-    given = tuple(id for task in sentence.tasks for id in task.source[:-1])
+    given = tuple(chain.from_iterable(task.source[:-1] for task in sentence.tasks))
     text = sentence.text if sentence.line is None else sentence.line
     begin = sentence.tasks[0].start if sentence.tasks else ()
     return Translation(text, candidates or (blank,), tokens, given, len(sentence.tag), begin)
@@ -128,7 +133,7 @@ def translation_of(
 
 def _doubts(
     sentence: Sentence, parts: Sequence[Hypothesis], config: SearchConfig, positions: int | None
-) -> dict[str, Any]:
+) -> dict[str, bool]:
     """Return the fields `cut` and `repetitive` of a candidate as far as they are True."""
     if sentence.target is not None:
         return {}
@@ -154,8 +159,11 @@ def compose(
     given: str | None = None,
     frame: Sequence[str] = (),
     placement: SegmentPlacement | None = None,
+    doubts: dict[str, bool] | None = None,
 ) -> Candidate:
     """Create a candidate from one hypothesis for each part of a line. `source` is required if `config.attends`.
+
+    `doubts` are the fields `cut` and `repetitive`, if they are True.
 
     Alignments count the words of the decoded text, or of the text that the user has `given`.
     """
@@ -172,11 +180,12 @@ def compose(
     return Candidate(
         join(texts, frame) if placed is None else placed.plain,
         sum(part.score for part in parts),
-        tuple(token for part in parts for token in (*target.vocab.to_pieces(part.ids), SPECIALS[EOS])),
-        tuple(log_prob for part in parts for log_prob in part.token_log_probs),
+        tuple(chain.from_iterable([*target.vocab.to_pieces(part.ids), SPECIALS[EOS]] for part in parts)),
+        tuple(chain.from_iterable(part.token_log_probs for part in parts)),
         parts[0].attention if aligned and len(parts) == 1 else None,
         _alignment(parts, texts, _added(parts, texts, segmented, target, given), aligned) if aligned else None,
         segment=placed,
+        **(doubts or {}),
     )
 
 

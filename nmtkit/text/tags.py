@@ -55,7 +55,7 @@ def tags_in_lines(tokenizer: Tokenizer, target_language: str) -> frozenset[int]:
 
 def count_tag(ids: Sequence[int], tags: frozenset[int], tokenizer: Tokenizer) -> int:
     """Count the ids of a tag at the beginning of a line (one of `tags`, perhaps after a space); 0 without a tag."""
-    for number, id in enumerate(ids[:2], 1):
+    for number, id in enumerate(ids[:2] if tags else (), 1):
         if id in tags:
             return number
         if tokenizer.surfaces([id])[0].strip():
