@@ -42,8 +42,12 @@ def start(name: str) -> NoReturn:
 
 
 def _let_waiting_threads_sleep() -> None:
-    """Let waiting threads of torch sleep soon, unless the environment sets a policy. By default they spin, which takes
-    cores from other processes. Without any spinning, small models train slower."""
+    """Let waiting threads of torch and NumPy sleep soon, unless the environment sets a policy.
+
+    By default they spin, which takes cores from other processes. Without any spinning, small models train slower.
+    NumPy's threads spin for 0.1 s when it is imported.
+    """
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "3000"
 
