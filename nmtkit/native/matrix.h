@@ -115,7 +115,8 @@ class Matrix {
     std::vector<int8_t> integers(groups() * 4);
     for (int n = 0; n < rows_; ++n) {
       scales_[n] = weight.quantize(n, integers);
-      for (int k = 0; k < columns_; k += 4) std::memcpy(&int8_[int8_index(n, k)], &integers[k], 4);
+      int8_t* to = &int8_[int8_index(n, 0)];
+      for (int k = 0; k < groups() * 4; k += 4, to += 4 * kPanel) std::memcpy(to, &integers[k], 4);
       compensation_[n] = compensation_of(integers);
     }
   }

@@ -22,6 +22,7 @@ class LoadedModel : public Model {
   LoadedModel(const Model& sizes, int encoder_layers, int decoder_layers, const NamedArrays& arrays, NumberFormat format,
               int threads)
       : Model(sizes), arrays_(arrays), format_(format) {
+    embeddings();  // first, so that a thread packs these largest matrices while others pack the layers
     encoder.resize(encoder_layers);
     decoder.resize(decoder_layers);
     for (int l = 0; l < encoder_layers; ++l) {
@@ -57,7 +58,6 @@ class LoadedModel : public Model {
       source_norm = norm("source_norm");
       target_norm = norm("target_norm");
     }
-    embeddings();
     pack(threads);
     if (!target_embedding) target_embedding = output;
     if (!source_embedding) source_embedding = target_embedding;
