@@ -5,6 +5,7 @@ nmt-preprocess learns the kinds in `LEARNED_KINDS`. Imported models use the othe
 
 import codecs
 import re
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any, NamedTuple, Protocol
@@ -111,22 +112,23 @@ class SentencePieceTokenizer:
 
     def __init__(self, model: bytes) -> None:
         self.model = model
-        self._processor = _load_processor(model)
+        self._processor, texts = _load_processor(model)
         self._keeps_invisible = keeps_invisible(model)
-        ids, unknown = list(range(self._processor.get_piece_size())), self._processor.unk_id()
+        ids, unknown = list(range(len(texts))), self._processor.unk_id()
         is_control, is_unused = self._processor.is_control(ids), self._processor.is_unused(ids)  # of all: much faster
         model_ids = [i for i in ids if not (is_control[i] or i == unknown or is_unused[i])]
-        pieces = self._processor.id_to_piece(model_ids)
+        pieces = [texts[i] for i in model_ids]
         for name in SPECIALS:
             if name in pieces:
                 raise UserError(f"its piece {name!r} is ordinary text, but nmtkit needs that name for a special symbol")
         self.vocab = Vocabulary([*SPECIALS, *pieces])
-        self._to_model = [unknown] * len(SPECIALS) + model_ids
-        self._to_vocab = [UNK] * len(ids)
+        self._to_model = array("i", [unknown] * len(SPECIALS) + model_ids)  # a list takes ten times the memory
+        self._to_vocab = array("i", [UNK] * len(ids))
         for number, i in enumerate(model_ids, len(SPECIALS)):
             self._to_vocab[i] = number
         self._unknown = self._processor.decode([unknown]).strip()
-        self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *model_ids))  # text contains no control pieces
+        # text contains no control pieces
+        self._same_ids = [unknown, *model_ids] == [UNK, *range(len(SPECIALS), len(self.vocab))]
 
     def symbols(self) -> Collection[str]:
         return _user_defined(self.model)
@@ -162,7 +164,7 @@ class SentencePieceVocabTokenizer:
 
     def __init__(self, vocab: Vocabulary, model: bytes) -> None:
         self.vocab, self.model = vocab, model
-        self._processor = _load_processor(model)
+        self._processor, _ = _load_processor(model)
         try:
             self.language_codes: Sequence[str] = read_language_codes(model)
             self._split_symbols = [*read_split_symbols(model), *self.language_codes]
@@ -221,17 +223,17 @@ def _user_defined(model: bytes) -> list[str]:
         raise UserError(str(error)) from error
 
 
-def _load_processor(model: bytes) -> Any:
-    """Load a SentencePiece model. Raises UserError if it is malformed."""
+def _load_processor(model: bytes) -> tuple[Any, list[str]]:
+    """Load a SentencePiece model. Returns it with all its pieces. Raises UserError if it is malformed."""
     from sentencepiece import SentencePieceProcessor  # imported late, since it would double the time of `--help`
 
     processor = SentencePieceProcessor()
     try:
         processor.load_from_serialized_proto(model)
-        processor.id_to_piece(list(range(processor.get_piece_size())))
+        pieces = processor.id_to_piece(list(range(processor.get_piece_size())))
     except (RuntimeError, UnicodeDecodeError) as error:
         raise UserError("not a SentencePiece model, or a damaged one") from error
-    return processor
+    return processor, pieces
 
 
 def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
@@ -322,20 +324,21 @@ def check_kind(kind: object) -> None:
         raise UserError(f"unknown tokenizer {quoted(kind)}: known kinds are {', '.join(KINDS)}")
 
 
-def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
-    """Restore the tokenizer of a dataset or a checkpoint from its kind, vocabulary and model.
+def make_tokenizer(kind: str, vocab: Vocabulary | bytes, model: bytes) -> Tokenizer:
+    """Restore the tokenizer of a dataset or a checkpoint from its kind, vocabulary (perhaps serialized) and model.
 
     Raises UserError for an unknown kind, a malformed model, or a model that does not match the vocabulary.
     """
     check_kind(kind)
+    if kind == SENTENCEPIECE:  # the model contains the vocabulary, and a second one would take time and memory
+        tokenizer = SentencePieceTokenizer(model)
+        if tokenizer.vocab.to_bytes() != (vocab if isinstance(vocab, bytes) else vocab.to_bytes()):
+            raise UserError("the SentencePiece model does not match the vocabulary")
+        return tokenizer
+    vocab = Vocabulary.from_bytes(vocab) if isinstance(vocab, bytes) else vocab
     if kind == SPACE:
         return SpaceTokenizer(vocab)
-    if kind in _LOOKUP_KINDS:
-        return (MosesBpeTokenizer if kind == MOSES_BPE else SentencePieceVocabTokenizer)(vocab, model)
-    tokenizer = SentencePieceTokenizer(model)
-    if tokenizer.vocab != vocab:
-        raise UserError("the SentencePiece model does not match the vocabulary")
-    return tokenizer
+    return (MosesBpeTokenizer if kind == MOSES_BPE else SentencePieceVocabTokenizer)(vocab, model)
 
 
 class StoredParts(NamedTuple):
@@ -364,7 +367,7 @@ def restore_tokenizers(
     """
 
     def restore(kind: str, stored: StoredParts, shared: Vocabulary | None = None) -> Tokenizer:
-        vocabulary = Vocabulary.from_bytes(read(stored.vocabulary)) if shared is None else shared
+        vocabulary = shared or read(stored.vocabulary)
         return make_tokenizer(kind, vocabulary, b"" if stored.model is None else read(stored.model))
 
     is_joined = parts[1].vocabulary == parts[0].vocabulary
