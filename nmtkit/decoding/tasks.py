@@ -87,6 +87,8 @@ _ATTACHED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar
 def _is_attached(text: str) -> bool:
     """Whether text begins with a character that usually has no space before it: a letter of a script without spaces,
     or closing punctuation."""
+    if text[:1].isascii():
+        return text[:1] in tuple(")]}.,;:!?")
     import regex  # which takes long
 
     return regex.match(_ATTACHED, text) is not None
