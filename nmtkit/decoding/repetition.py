@@ -15,7 +15,7 @@ def repeats(source: Sequence[int], output: Sequence[int]) -> bool:
 
 def repeated_ngram(source: Sequence[int], output: Sequence[int]) -> int:
     """Return the size of the n-grams that occur several times because an output repeats a phrase, else 0."""
-    repeated = len(output) - len(set(output))
+    repeated = len(output) - len(set(output))  # a run repeats at least its size times _MORE tokens
     for size in range(1, min(_LONGEST, repeated // _MORE) + 1):
         if _has_run(output, size) and _run(output, size) >= _run(source, size) + _MORE:
             return size + 1
