@@ -169,17 +169,18 @@ class Trainer:
         logger.info("%s", describe_dry_run(self.window, self.log.minutes_left(self.state)))
 
     def measure(self, seconds: float = 0.0) -> float:
-        """Return the target tokens per second of training, measured over `seconds` and at least one update."""
+        """Return the target tokens per second of training, measured over `seconds` and at least one update.
+
+        Half as many seconds come first: updates are slow until kernels for most lengths are compiled.
+        """
         updates = self._begin()
-        with working("an update to warm up"):
-            self._update(updates)
-        self.outcomes.clear()
-        self.window = Window()
-        self.log.start(self.state, self.data)
-        with working("updates to measure"):
-            while not self.window.target_tokens or self.window.seconds < seconds:
-                self._update(updates)
-                self._count_all()
+        for text, least in (("updates to warm up", seconds / 2), ("updates to measure", seconds)):
+            self.window = Window()
+            self.log.start(self.state, self.data)
+            with working(text):
+                while not self.window.target_tokens or self.window.seconds < least:
+                    self._update(updates)
+                    self._count_all()
         return self.window.target_tokens / self.window.seconds
 
     def _check_board(self) -> None:

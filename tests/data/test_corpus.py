@@ -140,13 +140,6 @@ def test_a_folder_that_is_not_a_dataset_is_refused(tmp_path: Path) -> None:
         Dataset.open(tmp_path)
 
 
-def test_a_description_that_is_a_pipe_is_refused_without_blocking(dataset: Path) -> None:
-    (dataset / "dataset.json").unlink()
-    os.mkfifo(dataset / "dataset.json")
-    with pytest.raises(UserError, match=r"dataset\.json is not a file"):
-        Dataset.open(dataset)
-
-
 def test_sentences_too_long_for_max_tokens_are_refused_with_the_length_of_the_longest(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

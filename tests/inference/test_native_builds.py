@@ -180,6 +180,7 @@ def beam_search(native: Any, weights: Weights) -> list[Step]:
     model = native.model(
         *(sizes[name] for name in ("d_model", "heads", "d_k", "d_v", "pre_norm")),
         sizes["d_model"] ** 0.5,
+        1e-5,  # in norms
         *(sizes[name] for name in ("rms_norm", "rotary")),
         ACTIVATIONS[sizes["activation"]],
         *(sizes[name] for name in ("encoder_layers", "decoder_layers")),
