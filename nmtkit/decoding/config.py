@@ -107,7 +107,7 @@ class SearchConfig(Config):
     alignment_layer: int | None = option(
         None,
         min=1,
-        unset="the second to last",
+        unset="the second to last, or the second of two",
         help="Decoder layer whose attention, averaged over heads, is the alignment. 1 is the lowest.",
     )
     allow_unknown: bool | None = option(

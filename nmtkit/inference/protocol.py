@@ -141,8 +141,8 @@ class InferenceModel(ABC):
     def alignment_layer(self, layer: int | None) -> int:
         """Return the index, from 0, of the decoder layer with this number, counted from 1.
 
-        The default is the second to last layer, which aligns better than the last (Garg et al. 2019). Raises UserError
-        if there is no such layer.
+        The default is the second to last layer, which aligns better than the last (Garg et al. 2019), but not the first
+        of two, which hardly aligns. Raises UserError if there is no such layer.
         """
         if not self.attention_layers:
             raise UserError(_NO_ATTENTION)
@@ -151,7 +151,8 @@ class InferenceModel(ABC):
                 f"--alignment-layer {layer}: the model has {counted(self.attention_layers, 'decoder layer')} with "
                 "attention to the source"
             )
-        return max(0, self.attention_layers - 2) if layer is None else layer - 1
+        last = self.attention_layers - 1
+        return min(last, max(1, last - 1)) if layer is None else layer - 1
 
 
 @dataclass

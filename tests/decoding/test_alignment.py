@@ -176,6 +176,13 @@ def test_alignments_do_not_change_translations(tiny_checkpoint: Path) -> None:
             assert all(0 <= i < len(line.split()) for i, _ in pairs)
 
 
+def test_the_default_layer_is_the_second_to_last_or_the_second_of_two(tiny_checkpoint: Path) -> None:
+    model = Translator.from_checkpoint(tiny_checkpoint).model
+    for layers, default in ((1, 0), (2, 1), (3, 1), (6, 4)):
+        model.attention_layers = layers
+        assert model.alignment_layer(None) == default
+
+
 def test_a_nonexistent_alignment_layer_is_refused(tiny_checkpoint: Path) -> None:
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu")
     with pytest.raises(UserError, match="--alignment-layer 3: the model has 2 decoder layers"):
