@@ -30,10 +30,17 @@ with Recipe("browser-student", v.WORK) as run:
     run(f"nmt-preprocess {CORPUS.prefixes()} --destdir data-bin --vocab-size {v.VOCAB_SIZE} {CORPUS.options}")
     train(run, v, "data-bin", "shared/teacher", 1, TEACHER, v.UPDATES, RATE)
     taught = teach(run, v, CORPUS, "text", "data-bin", "shared")
+    # Without alignments, 1,000 updates of so deep a post-norm model do not suffice to learn attention.
+    aligned = "shared/taught/train.align"
+    run(
+        f"nmt-generate --checkpoint shared/teacher/averaged.pt --input shared/taught/train.{CORPUS.source} "
+        f"--score shared/taught/train.{CORPUS.target} --alignment --format jsonl | python -m align_pieces > {aligned}"
+    )
+    model = f"{v.STUDENT} --dropout 0.1 --guided-alignment {aligned}"
     for seed in v.SEEDS:
         folder = f"seed-{seed}"
         student = f"{folder}/student"
-        train(run, v, taught, student, seed, f"{v.STUDENT} --dropout 0.1", v.STUDENT_UPDATES, RATE)
+        train(run, v, taught, student, seed, model, v.STUDENT_UPDATES, RATE)
         averaged, lists = f"{student}/averaged.pt", f"{student}/shortlist.bin"
         run(f"nmt-export {averaged} --to shortlist --dataset {taught} --output {lists} --force")
         run(f"nmt-export {averaged} --to int8 --output {student}/int8.pt")
