@@ -64,7 +64,8 @@ def test_all_commands_of_a_recipe_have_valid_options(recipe: str) -> None:
 def test_each_seed_of_a_recipe_has_its_own_runs_and_each_command_its_own_output(recipe: str) -> None:
     has_seeds = "SEEDS=" in (EXAMPLES / f"{recipe}.py").read_text(encoding="utf-8")
     one, two = (listed(recipe, *([seeds] if has_seeds else [])) for seeds in ("SEEDS=1", "SEEDS=1 2"))
-    runs = [sum("nmt-train" in line and "/grid/" not in line for line in lines) for lines in (one, two)]  # one grid
+    shared = re.compile("/grid/|--save-dir shared/")
+    runs = [sum("nmt-train" in line and not shared.search(line) for line in lines) for lines in (one, two)]
     assert runs[1] == (1 + has_seeds) * runs[0]
     words = [word for line in two for word in shlex.split(line)]
     outputs = [name for flag, name in pairwise(words) if flag in OUTPUT_WORDS]
