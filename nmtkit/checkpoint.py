@@ -65,8 +65,8 @@ class Checkpoint:
     `weights` and `ema` contain low-rank additions, which `merged` adds to the matrices.
 
     `progress` contains JSON values: the update, the epoch, validation results, and the options of the run. `optimizer`
-    is None in a checkpoint for inference only. `search` contains defaults of nmt-generate. `checksum` is that of the
-    file.
+    is None in a checkpoint for inference only. `search` contains defaults of nmt-generate. `checksum` is the
+    file's.
     """
 
     model_config: ModelConfig

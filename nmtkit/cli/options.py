@@ -140,7 +140,7 @@ def given(name: str) -> bool:
 
 
 def prefer_command_line(values: dict[str, Any], name: str, *others: str) -> None:
-    """Let an option on the command line override those of the `--config` file: `name` any of `others`, and vice versa.
+    """Let `name` on the command line override `others` in the `--config` file, and vice versa.
 
     Use this for options that are mutually exclusive.
     """
@@ -153,7 +153,7 @@ def prefer_command_line(values: dict[str, Any], name: str, *others: str) -> None
 def refuse_idle(values: dict[str, Any], names: Collection[str], reason: str) -> None:
     """Raise UserError if the command line sets one of the options `names`, which have no effect for this `reason`.
 
-    Switches may be set to their default. Options of the `--config` file are ignored, because options.json of a training
+    Switches may be set to their default. Options of the `--config` file are ignored, because options.json of a
     run contains all options. Ignored options are None in `values`, and not `given`.
     """
     for parameter in click.get_current_context().command.params:

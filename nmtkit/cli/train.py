@@ -25,7 +25,7 @@ LORA = tuple(field.name for field in fields(LoraConfig) if field.name != "lora_r
 
 def choose_model(values: dict[str, Any]) -> None:
     """Combine the model options in `values` to one value `model`, and set options not given to the preset of --arch, or
-    with only --init-from to those of the checkpoint."""
+    with only --init-from to the options of the checkpoint."""
     arch = values.pop("arch")
     names = {field.name for config in MODEL_CONFIGS for field in fields(config)}
     of_models = {name: values.pop(name) for name in names}

@@ -129,7 +129,7 @@ class Transformer(TranslationModel):
         """Decode tgt_in (B, T) to (B, T, D).
 
         Appends each layer's attention weights to `record_self` (B, H, T, T) and `record_cross` (B, H, T, S).
-        `record_last` gets only those of the last layer to the source, so that all other layers use fused kernels.
+        `record_last` gets only the weights of the last layer to the source, so that all other layers use fused kernels.
         """
         positions = self.target_positions(0, tgt_in.size(1))
         return self._decode(self.target_embedding(tgt_in), memory, positions, record_self, record_cross, record_last)

@@ -50,7 +50,7 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
 
 
 def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
-    """List the `count` best checkpoints of a training run by its metric, oldest first. Of two equal ones, the older is
+    """List the `count` best checkpoints of a run by its metric, oldest first. Of two equal ones, the older is
     better.
 
     Ignores checkpoints after update `until` or without a finite value. Raises UserError if fewer than `count` are left,

@@ -75,7 +75,7 @@ class Loader:
     ) -> None:
         """`sampling` is the sampling of each split's pairs, if they change. `pinned` puts batches into page-locked
         memory, for asynchronous copies to a GPU. With `packed_tokens`, sentences are packed into micro-batches of at
-        most that many tokens per side. `alignments` are those of the first split, whose pairs do not change."""
+        most that many tokens per side. `alignments` belong to the first split, whose pairs do not change."""
         self.splits, self.mixture, self.sampling, self.pinned = splits, mixture, sampling, pinned
         self.packed_tokens, self.alignments = packed_tokens, alignments
         self.rank, self.size, self.num_workers = rank, size, num_workers
