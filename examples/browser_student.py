@@ -34,7 +34,7 @@ with Recipe("browser-student", v.WORK) as run:
     aligned = "shared/taught/train.align"
     run(
         f"nmt-generate --checkpoint shared/teacher/averaged.pt --input shared/taught/train.{CORPUS.source} "
-        f"--score shared/taught/train.{CORPUS.target} --alignment --format jsonl | python -m align_pieces > {aligned}"
+        f"--score shared/taught/train.{CORPUS.target} --format pharaoh-pieces --output {aligned}"
     )
     model = f"{v.STUDENT} --dropout 0.1 --guided-alignment {aligned}"
     for seed in v.SEEDS:

@@ -44,7 +44,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         _refuse_search_options(values)
     if values["format"] == "text":
         refuse_idle(values, ("alignment",), "with --format text: use jsonl, tsv or pharaoh")
-    if not values["alignment"] and not values["copy_unknown"] and values["format"] != "pharaoh":
+    if not values["alignment"] and not values["copy_unknown"] and not values["format"].startswith("pharaoh"):
         refuse_idle(values, ("alignment_layer",), "without --alignment")
 
 

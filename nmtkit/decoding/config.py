@@ -16,7 +16,7 @@ from nmtkit.wording import quoted
 
 MAX_BEAM = 10**6
 PAGE_LINES = 20  #: maximum number of sentences on a page of attention
-FORMATS = ("text", "tsv", "jsonl", "pharaoh")  #: of the output
+FORMATS = ("text", "tsv", "jsonl", "pharaoh", "pharaoh-pieces")  #: of the output
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class SearchConfig(Config):
         max=2**64 - 1,
         help="Seed of --sampling. Samples depend only on the seed, the source line and --nbest.",
     )
-    alignment: bool = option(False, help="Add word alignments to the output: --format jsonl, tsv or pharaoh.")
+    alignment: bool = option(False, help="Add word alignments to the output: --format jsonl or tsv.")
     alignment_layer: int | None = option(
         None,
         min=1,
@@ -390,7 +390,7 @@ class OutputConfig(Config):
         "text",
         choices=FORMATS,
         help="text: one line per hypothesis. tsv: line number, rank, score, text. jsonl: all details of a line. "
-        "pharaoh: word alignments.",
+        "pharaoh: word alignments. pharaoh-pieces: alignments of pieces, for nmt-train --guided-alignment.",
     )
     attention_html: Path | None = option(
         None,

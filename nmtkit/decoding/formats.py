@@ -23,7 +23,7 @@ def rows(row_format: str, line: int, translation: "Translation", nbest: int) -> 
 
 def rows_per_line(row_format: str, nbest: int) -> int:
     """Return the number of rows of each input line, for all formats except tsv, where it differs from line to line."""
-    return nbest if row_format in ("text", "pharaoh") else 1
+    return nbest if row_format == "text" or row_format.startswith("pharaoh") else 1
 
 
 def _as_text(line: int, translation: "Translation", nbest: int) -> list[str]:
@@ -45,6 +45,16 @@ def _as_tsv(line: int, translation: "Translation", nbest: int) -> list[str]:
 
 def _as_pharaoh(line: int, translation: "Translation", nbest: int) -> list[str]:
     alignments = [_pharaoh(candidate) for candidate in translation.candidates]
+    return alignments + [""] * (nbest - len(alignments))
+
+
+def _as_pharaoh_pieces(line: int, translation: "Translation", nbest: int) -> list[str]:
+    """Link each piece to the source piece that it attends to most, counted with the tag. A split line has no links."""
+    alignments, tag = [], translation.tag_tokens
+    for candidate in translation.candidates:
+        attention = candidate.attention
+        best = [] if attention is None else attention[:-1, tag:-1].argmax(1).tolist()  # without </s>
+        alignments.append(" ".join(f"{tag + i}-{j}" for j, i in enumerate(best)))
     return alignments + [""] * (nbest - len(alignments))
 
 
@@ -73,4 +83,5 @@ _ROWS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
     "tsv": _as_tsv,
     "jsonl": _as_jsonl,
     "pharaoh": _as_pharaoh,
+    "pharaoh-pieces": _as_pharaoh_pieces,
 }

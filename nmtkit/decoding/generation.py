@@ -118,7 +118,7 @@ def translate(
     output, search, batches = options.output, options.search, options.batches
     if output.attention_html is not None:
         translator.check_attention()
-    if output.format == "pharaoh":
+    if output.format.startswith("pharaoh"):
         search = replace(search, alignment=True)
     buffer = translator.sizes(batches).buffer
     shard = shard_of(source, options.input.shard, buffer)

@@ -84,7 +84,7 @@ SEARCH: dict[str, list[object]] = {
     "--temperature": [0.01, 1e6],
     "--seed": [0, 2**64],
     "--alignment-layer": [1, 9],
-    "--format": ["text", "tsv", "jsonl", "pharaoh"],
+    "--format": ["text", "tsv", "jsonl", "pharaoh", "pharaoh-pieces"],
     "--buffer": [1, 3],
     "--max-tokens": [1, 20],
     "--max-source-tokens": [1, 4, 1000],

@@ -141,7 +141,7 @@ def test_a_model_aligns_as_it_was_taught_in_the_layer_that_generation_reads(
         train(tmp_path / name, *options, *sizes, *guide, dataset=datasets["separate"])
         checkpoint = tmp_path / name / "checkpoint_last.pt"
         assert load_checkpoint(checkpoint).search == ({"alignment_layer": 3} if guide else {})
-        scored = ("--input", text, "--score", text.with_suffix(".de"), "--format", "pharaoh")
+        scored = ("--input", text, "--score", text.with_suffix(".de"), "--format", "pharaoh-pieces")
         found = run_here("nmt-generate", "--checkpoint", checkpoint, *scored).stdout.decode().splitlines()
         both = [(set(a.split()), set(b.split())) for a, b in zip(found, given.read_text().splitlines(), strict=True)]
         agreement.append(sum(len(a & b) for a, b in both) / sum(len(b) for _, b in both))
