@@ -64,7 +64,7 @@ def update(setting: KernelSetting, training: TrainingSetting) -> None:
         synchronize(device)
         eager = 1e3 * (time.perf_counter() - start) / len(updates)
     print(f"eager: {eager:.1f} ms an update; the host launches for {1e3 * queued:.1f} ms", flush=True)
-    batch = updates[0].share[0][1].to(device)
+    batch = updates[0].share[0][1][0].to(device)
 
     def compute() -> None:
         with autocast(device, resolve_precision(training.precision, device)):

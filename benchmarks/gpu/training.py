@@ -90,7 +90,7 @@ def make_updates(setting: TrainingSetting) -> list[Update]:
             micro_batches = pack_micro_batches(micro_batches, lengths_of, batches.max_tokens)
         make = make_packed_batch if setting.packing else make_batch
         tensors = [
-            _random_batch(random, setting.vocabulary, make, *_lengths_of(source, target, each))
+            [_random_batch(random, setting.vocabulary, make, *_lengths_of(source, target, each))]
             for each in micro_batches
         ]
         flops = training_flops(setting.model, setting.vocabulary, source[rows], target[rows])
@@ -125,10 +125,7 @@ class Training:
         precision = resolve_precision(setting.precision, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
         ranks = Ranks(device)
-        limit = 2 * setting.batch_tokens  # more than all updates have
-        self.gradient = UpdateGradient(
-            MicroBatchLoss(self.model, SMOOTHING), ranks, precision, self.scaler, SEED, limit
-        )
+        self.gradient = UpdateGradient(MicroBatchLoss(self.model, SMOOTHING), ranks, precision, self.scaler, SEED)
         if setting.compiled:
             compile_model(self.model, device)
         self.optimizer: Optimizers

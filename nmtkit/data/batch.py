@@ -1,6 +1,6 @@
 """Micro-batches as tensors: collation and padding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.data.batching import batch_by_tokens
 from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Split
 from nmtkit.data.padding import Lengths, pad_rows
@@ -81,20 +82,31 @@ class Batch(Movable):
         """The number of tokens of the longest sentence on each side, (S, T)."""
         return self.src.size(1), self.tgt_out.size(1)
 
-    def parts_within(self, max_tokens: int) -> int:
-        """Return how many equal parts have at most `max_tokens` tokens per side each, including padding."""
-        return -(-self.sentences // max(1, max_tokens // max(self.longest)))
-
     @property
     def padded_tokens(self) -> int:
         """The tokens of both sides, including padding, as a measure of the batch's cost."""
         return self.src.numel() + self.tgt_out.numel()
 
-    def rows(self, rows: slice) -> "Batch":
-        """Return a batch of the sentence pairs in these rows, with their padding."""
-        sides = self.src, self.source_lengths, self.tgt_in, self.tgt_out, self.target_lengths
-        part = Batch.of(*(side[rows] for side in sides))
-        return part if self.alignment is None else replace(part, alignment=self.alignment[rows])
+    def parts_within(self, max_tokens: int) -> Iterator["Batch"]:
+        """Divide the batch into parts with at most `max_tokens` tokens per side each, including padding, or one pair.
+
+        The pairs of a part have similar lengths.
+        """
+        if self.sentences * max(self.longest) <= max_tokens:
+            yield self
+            return
+        lengths = self.source_lengths.numpy(), self.target_lengths.numpy()
+        order = np.argsort(np.maximum(*lengths), kind="stable")
+        for rows in batch_by_tokens(order, *lengths, max_tokens, max_tokens):
+            yield self.rows(torch.from_numpy(rows))
+
+    def rows(self, rows: Tensor) -> "Batch":
+        """Return a batch of the sentence pairs in these rows (N,)."""
+        lengths = self.source_lengths[rows], self.target_lengths[rows]
+        source, target = (int(side.max()) for side in lengths)
+        tgt_in, tgt_out = (side[rows, :target] for side in (self.tgt_in, self.tgt_out))
+        part = Batch.of(self.src[rows, :source], lengths[0], tgt_in, tgt_out, lengths[1])
+        return part if self.alignment is None else replace(part, alignment=self.alignment[rows, :target, :source])
 
 
 def collate(split: Split, indices: Indices) -> Batch:

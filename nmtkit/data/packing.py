@@ -62,9 +62,13 @@ class PackedBatch(Movable):
         """The number of tokens of both sides, including fillers."""
         return self.src.numel() + self.tgt_out.numel()
 
-    def parts_within(self, max_tokens: int) -> int:
-        """Return how many equal parts have about `max_tokens` tokens per side each."""
-        return -(-max(self.source_tokens, self.target_tokens) // max_tokens)
+    def parts_within(self, max_tokens: int) -> Iterator["PackedBatch"]:
+        """Divide the batch into parts with at most `max_tokens` tokens per side each, without fillers, or one pair."""
+        if max(self.source_tokens, self.target_tokens) <= max_tokens:
+            yield self
+            return
+        lengths = self.source_lengths.numpy(), self.target_lengths.numpy()
+        yield from map(self.rows, _cut(*lengths, max_tokens))
 
     def rows(self, rows: slice) -> "PackedBatch":
         """Return a batch of the sentence pairs with these numbers."""
@@ -90,7 +94,7 @@ class PackedBatch(Movable):
 
 
 MicroBatchTensors = Batch | PackedBatch
-Share = Sequence[tuple[int, MicroBatchTensors]]  #: micro-batches, each with its number in the update
+Share = Sequence[tuple[int, Sequence[MicroBatchTensors]]]  #: the parts of micro-batches, each with its number
 
 
 def packed_size(tokens: int) -> int:

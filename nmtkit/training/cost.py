@@ -27,7 +27,8 @@ class Cost:
 
     def flops_of_sampled(self, share: Share) -> int:
         """Count FLOPs of an update with sampled subwords, whose lengths are known only from batches. Collective."""
-        lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
+        batches = [part for _, parts in share for part in parts]
+        lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for batch in batches]
         (flops,) = self.ranks.sum([sum(self.flops(*sides) for sides in lengths)])
         return int(flops)
 

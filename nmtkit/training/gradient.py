@@ -27,32 +27,6 @@ from nmtkit.training.ranks import Ranks
 from nmtkit.wording import first_line
 
 
-def cut(batch: MicroBatchTensors, max_tokens: int, limit: int | None) -> Iterator[MicroBatchTensors]:
-    """Split a batch into parts of about equal size within `max_tokens` per side, including padding.
-
-    A part whose padded tokens of both sides exceed `limit` is split again, down to single pairs.
-    """
-    for part in _parts(batch, batch.parts_within(max_tokens)):
-        yield from _within(part, limit)
-
-
-def _within(batch: MicroBatchTensors, limit: int | None) -> Iterator[MicroBatchTensors]:
-    rows, tokens = batch.sentences, batch.padded_tokens
-    if limit is None or tokens <= limit or rows == 1:
-        yield batch
-        return
-    for part in _parts(batch, -(-rows // max(1, limit * rows // tokens))):
-        yield from _within(part, limit)
-
-
-def _parts(batch: MicroBatchTensors, count: int) -> Iterator[MicroBatchTensors]:
-    """Divide a batch into at most `count` parts with equal numbers of sentences."""
-    rows = batch.sentences
-    size = -(-rows // count)
-    for begin in range(0, rows, size):
-        yield batch.rows(slice(begin, begin + size)) if size < rows else batch
-
-
 @dataclass(frozen=True)
 class _Chunk:
     """Part `part` of micro-batch `number`, computed at once. With `weight` 0, it only takes part in synchronization."""
@@ -74,14 +48,12 @@ class UpdateGradient:
         precision: torch.dtype,
         scaler: torch.amp.GradScaler,
         seed: int,
-        max_tokens: int,
         datasets: int = 1,
     ) -> None:
         """`datasets` is the number of datasets, whose losses are summed separately."""
         self.loss, self.datasets = loss, datasets
         self.ranks, self.precision, self.scaler, self.seed = ranks, precision, scaler, seed
-        self.max_tokens = max_tokens  # per side, with padding; only sampled pairs can exceed it
-        self.memory_limit: int | None = None  # padded tokens of a micro-batch, halved when memory runs out
+        self.memory_limit: int | None = None  # padded tokens of a chunk, halved when memory runs out
         self.times_out_of_memory = 0
         self._attempt: MicroBatchTensors  # the most recent chunk
         self._wrapped: DistributedDataParallel | None = None
@@ -134,8 +106,8 @@ class UpdateGradient:
         self._buckets_summed = 0
         chunks = [
             _Chunk(number, part, batch, dataset_of[number] if dataset_of else 0)
-            for number, micro_batch in share
-            for part, batch in enumerate(cut(micro_batch, self.max_tokens, self.memory_limit))
+            for number, parts in share
+            for part, batch in enumerate(self._within_memory(parts))
         ]
         *before, last = chunks or [_IDLE]
         sums = torch.zeros(self.datasets, 2, device=self.ranks.device)
@@ -144,6 +116,13 @@ class UpdateGradient:
                 sums[chunk.dataset] += self._backward(update, chunk, tokens, self._wrapped or self.loss)
         sums[last.dataset] += self._backward(update, last, tokens, self._wrapped or self.loss)
         return sums.flatten().double()
+
+    def _within_memory(self, batches: Sequence[MicroBatchTensors]) -> Iterator[MicroBatchTensors]:
+        for batch in batches:
+            if self.memory_limit is None or batch.padded_tokens <= self.memory_limit:
+                yield batch
+            else:
+                yield from batch.parts_within(max(1, self.memory_limit // 2))
 
     def _backward(self, update: int, chunk: _Chunk, tokens: int, module: nn.Module) -> Tensor:
         """Run the forward and backward pass of one chunk; return the sums of loss and nll (2,)."""
@@ -193,7 +172,7 @@ class UpdateGradient:
             distributed.all_reduce(torch.zeros(self._bucket_sizes[bucket], device=self.ranks.device))
 
     def _lower_limit(self, update: int, ran_out: bool) -> None:
-        """Set the limit of all ranks to half of the smallest batch for which one of them ran out of memory."""
+        """Set the limit of all ranks to half of the smallest chunk for which one of them ran out of memory."""
         attempt, complaint = self._attempt, None
         if ran_out and attempt.sentences == 1:
             source, target = attempt.longest
@@ -201,7 +180,8 @@ class UpdateGradient:
                 f"{out_of_memory(self.ranks.device)} for one sentence pair of {source} and {target} tokens: preprocess "
                 "with a smaller --max-length, or train a smaller model"
             )
-        failed = self.ranks.gather((attempt.padded_tokens, complaint) if ran_out else None)
+        tokens = min(attempt.padded_tokens, self.memory_limit or attempt.padded_tokens)
+        failed = self.ranks.gather((tokens, complaint) if ran_out else None)
         if complaints := [each[1] for each in failed if each and each[1]]:
             raise self.ranks.report_once(RunError(complaints[0]))
         self.memory_limit = min(each[0] for each in failed if each) // 2

@@ -1,5 +1,6 @@
 """Loads one rank's micro-batches of each update, in threads that work ahead."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ class Work:
     tokens: int  # of both sides, like the next
     padded_tokens: int
     numbers: list[int]
-    batches: Iterable[MicroBatchTensors]
+    batches: Iterable[list[MicroBatchTensors]]  # the parts of each micro-batch
 
     @property
     def datasets(self) -> list[int]:
@@ -50,10 +51,11 @@ class Work:
     def with_exact_counts(self, share: Share, ranks: Ranks) -> "Work":
         """Return this work with exact token counts, because lengths of sampled pairs are known only now. Collective."""
         datasets, mine = self.datasets, [0] * len(self.target_tokens)
-        for number, batch in share:
-            mine[datasets[number]] += batch.target_tokens
-        both = sum(batch.source_tokens + batch.target_tokens for _, batch in share)
-        padded = sum(batch.padded_tokens for _, batch in share)
+        for number, parts in share:
+            mine[datasets[number]] += sum(part.target_tokens for part in parts)
+        batches = [part for _, parts in share for part in parts]
+        both = sum(batch.source_tokens + batch.target_tokens for batch in batches)
+        padded = sum(batch.padded_tokens for batch in batches)
         *target, tokens, padded_tokens = map(int, ranks.sum([*mine, both, padded]))
         return replace(self, target_tokens=target, tokens=tokens, padded_tokens=padded_tokens)
 
@@ -70,14 +72,16 @@ class Loader:
         num_workers: int,
         sampling: Sequence[PairSampling] = (),
         pinned: bool = False,
-        packed_tokens: int | None = None,
+        packing: bool = False,
+        max_tokens: int = sys.maxsize,
         alignments: Alignments | None = None,
     ) -> None:
         """`sampling` is the sampling of each split's pairs, if they change. `pinned` puts batches into page-locked
-        memory, for asynchronous copies to a GPU. With `packed_tokens`, sentences are packed into micro-batches of at
-        most that many tokens per side. `alignments` belong to the first split, whose pairs do not change."""
+        memory, for asynchronous copies to a GPU. `packing` packs sentences into micro-batches of at most `max_tokens`
+        per side; without it, only micro-batches of sampled pairs need this limit. `alignments` belong to the first
+        split, whose pairs do not change."""
         self.splits, self.mixture, self.sampling, self.pinned = splits, mixture, sampling, pinned
-        self.packed_tokens, self.alignments = packed_tokens, alignments
+        self.packing, self.max_tokens, self.alignments = packing, max_tokens, alignments
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, position: MixturePosition) -> Iterator[Work]:
@@ -92,8 +96,8 @@ class Loader:
                 yield now
 
     def _work(self, update: MixedUpdate, pool: ThreadPoolExecutor | None) -> Work:
-        if self.packed_tokens is not None:
-            micro_batches = pack_micro_batches(update.micro_batches, self._lengths, self.packed_tokens)
+        if self.packing:
+            micro_batches = pack_micro_batches(update.micro_batches, self._lengths, self.max_tokens)
             update = replace(update, micro_batches=micro_batches)
         sources, targets = zip(*map(self._lengths, update.micro_batches), strict=True)
         costs = [self._cost(*sides) for sides in zip(sources, targets, strict=True)]
@@ -112,24 +116,25 @@ class Loader:
         return split.source.lengths[pairs], split.target.lengths[pairs]
 
     def _cost(self, source: SideLengths, target: SideLengths) -> int:
-        if self.packed_tokens is not None:
+        if self.packing:
             return packed_size(int(source.sum())) + packed_size(int(target.sum()))
         return len(source) * int(source.max() + target.max())
 
-    def _collate(self, micro_batch: MicroBatch) -> MicroBatchTensors:
+    def _collate(self, micro_batch: MicroBatch) -> list[MicroBatchTensors]:
+        """Return the parts of a micro-batch: several if its pairs are sampled, and have become longer or unequal."""
         corpus, epoch, pairs = micro_batch
-        make = make_batch if self.packed_tokens is None else make_packed_batch
-        batch: MicroBatchTensors
+        make = make_packed_batch if self.packing else make_batch
+        parts: list[MicroBatchTensors]
         if self.sampling:
             source, target = self.sampling[corpus].gather(epoch, pairs)
-            batch = make(*source, *target)
+            parts = list(make(*source, *target).parts_within(self.max_tokens))
         else:
             split = self.splits[corpus]
-            batch = make(*split.source.gather(pairs), *split.target.gather(pairs))
-        if self.alignments is not None and corpus == 0 and isinstance(batch, Batch):
-            aligned = self.alignments.gather(pairs, batch.tgt_out.size(1), batch.src.size(1))
-            batch = replace(batch, alignment=torch.from_numpy(aligned))
-        return batch.pin_memory() if self.pinned else batch
+            parts = [make(*split.source.gather(pairs), *split.target.gather(pairs))]
+        if self.alignments is not None and corpus == 0 and isinstance(parts[0], Batch):
+            aligned = self.alignments.gather(pairs, parts[0].tgt_out.size(1), parts[0].src.size(1))
+            parts = [replace(parts[0], alignment=torch.from_numpy(aligned))]
+        return [part.pin_memory() for part in parts] if self.pinned else parts
 
 
 def _prefetch(plans: Plans) -> Plans:

@@ -115,7 +115,8 @@ class Trainer:
             options.loading.num_workers,
             pair_sampling(data.datasets, data.splits, options),
             pinned=ranks.device.type == "cuda",
-            packed_tokens=options.batches.max_tokens if options.batches.packing == "on" else None,
+            packing=options.batches.packing == "on",
+            max_tokens=options.batches.max_tokens,
             alignments=Alignments(guide, data.first, data.splits[0]) if guide else None,
         )
         self.learner = Learner(data.first, data.languages, options, ranks)
@@ -215,7 +216,6 @@ class Trainer:
             learner.precision,
             learner.scaler,
             batches.seed,
-            batches.max_tokens,
             len(self.data.datasets),
         )
         gradient.memory_limit = self.state.memory_limit

@@ -6,6 +6,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from nmtkit.text.spm_model import ModelType, read_model
 from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SentencePieceVocabTokenizer, SpaceTokenizer
 from nmtkit.text.vocabulary import PAD, UNK, Vocabulary
-from nmtkit.training.gradient import cut
 from nmtkit.training.loader import Loader
 from nmtkit.training.ranks import Ranks
 
@@ -221,16 +221,28 @@ def test_batches_do_not_depend_on_ranks_workers_or_resuming(
     split = dataset.split("train")
     mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
     drawn = [sampling(dataset)]
-    straight = Loader([split], mixture, 0, 1, 0, drawn).updates(BEGINNING)
+    straight = Loader([split], mixture, 0, 1, 0, drawn, max_tokens=100).updates(BEGINNING)
     expected = [dict(work.share()) for work in itertools.islice(straight, 9)][place.updates :]
     loaders = [
-        Loader([split], mixture, rank, ranks, workers, drawn).updates(MixturePosition(place)) for rank in range(ranks)
+        Loader([split], mixture, rank, ranks, workers, drawn, max_tokens=100).updates(MixturePosition(place))
+        for rank in range(ranks)
     ]
     for batches in expected:
         shares = [pair for loader in loaders for pair in next(loader).share()]
         assert len(shares) == len(batches)
-        assert all(torch.equal(batch.src, batches[number].src) for number, batch in shares)
-        assert all(torch.equal(batch.tgt_in, batches[number].tgt_in) for number, batch in shares)
+        for number, parts in shares:
+            assert len(parts) == len(batches[number])
+            for part, other in zip(parts, batches[number], strict=True):
+                assert torch.equal(part.src, other.src)
+                assert torch.equal(part.tgt_in, other.tgt_in)
+
+
+def sentences_of(*batches: Any) -> list[tuple[list[int], list[int]]]:
+    return [
+        ([id for id in src if id != PAD], [id for id in tgt if id != PAD])
+        for batch in batches
+        for src, tgt in zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
+    ]
 
 
 def test_a_micro_batch_that_sampling_grows_beyond_max_tokens_is_split(dataset: Dataset) -> None:
@@ -239,11 +251,12 @@ def test_a_micro_batch_that_sampling_grows_beyond_max_tokens_is_split(dataset: D
 
     def parts_of(*sampling: PairSampling) -> list[int]:
         counts = []
-        for work in itertools.islice(Loader([split], mixture, 0, 1, 0, sampling).updates(BEGINNING), 5):
-            for _, batch in work.share():
-                parts = list(cut(batch, 100, None))
+        limited = Loader([split], mixture, 0, 1, 0, sampling, max_tokens=100).updates(BEGINNING)
+        whole = Loader([split], mixture, 0, 1, 0, sampling).updates(BEGINNING)
+        for work, uncut in itertools.islice(zip(limited, whole, strict=True), 5):
+            for (_, parts), (_, (batch,)) in zip(work.share(), uncut.share(), strict=True):
                 counts.append(len(parts))
-                assert torch.equal(torch.cat([part.tgt_out for part in parts]), batch.tgt_out)
+                assert sorted(sentences_of(*parts)) == sorted(sentences_of(batch))
                 assert all(max(part.src.numel(), part.tgt_out.numel()) <= 100 for part in parts)
         return counts
 
@@ -258,6 +271,7 @@ def test_token_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
     share = work.share()
     counted = work.with_exact_counts(share, Ranks(torch.device("cpu")))
     target_tokens = sum(counted.target_tokens)
-    assert target_tokens == sum(int((batch.tgt_out != PAD).sum()) for _, batch in share) > sum(work.target_tokens)
-    assert counted.tokens == target_tokens + sum(int((batch.src != PAD).sum()) for _, batch in share)
-    assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for _, batch in share)
+    batches = [batch for _, parts in share for batch in parts]
+    assert target_tokens == sum(int((batch.tgt_out != PAD).sum()) for batch in batches) > sum(work.target_tokens)
+    assert counted.tokens == target_tokens + sum(int((batch.src != PAD).sum()) for batch in batches)
+    assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for batch in batches)

@@ -208,7 +208,9 @@ def test_the_command_writes_alignments(run_here: Run, tiny_checkpoint: Path, tmp
     table = [row.split("\t") for row in generate("--format", "tsv", "--alignment").stdout.decode().split("\n")[:-1]]
     assert [row[4] for row in table] == pharaoh
     weights = [np.array(row["hypotheses"][0].get("attention", [])) for row in rows]
-    pieces = [" ".join(f"{i}-{j}" for j, i in enumerate(each[:-1, :-1].argmax(1))) if each.size else "" for each in weights]
+    pieces = [
+        " ".join(f"{i}-{j}" for j, i in enumerate(each[:-1, :-1].argmax(1))) if each.size else "" for each in weights
+    ]
     assert generate("--format", "pharaoh-pieces").stdout.decode().split("\n")[:-1] == pieces
     given = tmp_path / "given"
     given.write_text("der hund\n\neine katze\nthe cat\n")

@@ -22,7 +22,6 @@ from nmtkit.data.mixture import BEGINNING, Mixture
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS
-from nmtkit.training.gradient import cut
 from nmtkit.training.loader import Loader
 from nmtkit.training.loss import batch_loss
 
@@ -113,8 +112,8 @@ def test_the_lines_of_the_text_reach_their_pairs_in_every_part_of_a_batch(
         for work in loader.updates(BEGINNING):
             if work.update.epoch > 1:
                 break
-            for _, batch in work.share():
-                for part in cut(batch, max_tokens=40, limit=None):
+            for _, (batch,) in work.share():
+                for part in batch.parts_within(40):
                     assert isinstance(part, Batch)
                     assert part.alignment is not None
                     equal = (part.tgt_out[:, :, None] == part.src[:, None, :]) & (part.src[:, None, :] > EOS)

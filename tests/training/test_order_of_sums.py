@@ -78,11 +78,9 @@ def test_no_gradient_on_a_gpu_is_a_sum_in_any_order(model: str, packed: bool, mo
     with fake_gpu(monkeypatch):
         model_on_gpu = make_model(config, 20, 20).to(GPU)
         scaler = torch.amp.GradScaler("cuda", enabled=False)
-        gradient = UpdateGradient(
-            MicroBatchLoss(model_on_gpu, 0.1), Ranks(GPU), torch.float32, scaler, seed=1, max_tokens=1000
-        )
+        gradient = UpdateGradient(MicroBatchLoss(model_on_gpu, 0.1), Ranks(GPU), torch.float32, scaler, seed=1)
         with AnyOrder() as any_order:
-            gradient.compute(1, [(0, sentences(packed))], 60, votes=())
+            gradient.compute(1, [(0, [sentences(packed)])], 60, votes=())
     assert not any_order.found
 
 

@@ -28,7 +28,6 @@ from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.config import BatchConfig, CheckpointConfig, LoadingConfig, OptimizerConfig, TrainingOptions
-from nmtkit.training.gradient import cut
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
@@ -217,15 +216,19 @@ def test_a_resumed_packed_run_ends_with_the_weights_of_an_uninterrupted_one(trai
     assert load_checkpoint(tmp_path / "parts" / "checkpoint_last.pt").progress["options"]["batches"]["packing"] == "on"
 
 
-def test_a_packed_batch_that_exceeds_a_limit_is_cut_into_parts_with_the_same_gradient() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_batch_that_exceeds_a_limit_is_cut_into_parts_with_the_same_gradient(packed: bool) -> None:
     model = make()
-    _, packed = both_batches((3, 9), (1, 2), (25, 1), (6, 30), (8, 8))
-    parts = list(cut(packed, max_tokens=1000, limit=40))
-    assert len(parts) > 1
-    assert all(part.padded_tokens <= 40 or part.sentences == 1 for part in parts)
+    padded, one = both_batches((3, 9), (1, 2), (25, 1), (6, 30), (8, 8))
+    batch: MicroBatchTensors = one if packed else padded
+    parts: list[MicroBatchTensors] = [*batch.parts_within(20)]
+    assert 1 < len(parts) < 5
+    assert all(
+        max(part.tgt_out.numel(), part.src.numel()) <= (128 if packed else 20) or part.sentences == 1 for part in parts
+    )
     assert sum(part.sentences for part in parts) == 5
     sums = [loss_and_gradients(model, part) for part in parts]
-    for name, value in loss_and_gradients(model, packed).items():
+    for name, value in loss_and_gradients(model, batch).items():
         assert_close(torch.stack([each[name] for each in sums]).sum(0), value, msg=name)
 
 

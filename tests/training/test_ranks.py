@@ -58,7 +58,7 @@ def test_every_micro_batch_goes_to_one_rank(datasets: dict[str, Path]) -> None:
         assert sorted(number for work in works for number in work.numbers) == list(
             range(len(works[0].update.micro_batches))
         )
-        real = sum(batch.target_tokens + batch.source_tokens for work in works for batch in work.batches)
+        real = sum(batch.target_tokens + batch.source_tokens for work in works for (batch,) in work.batches)
         assert [work.tokens for work in works] == [real] * 3
 
 

@@ -63,8 +63,8 @@ def make(dataset: Path, options: TrainingOptions, device: torch.device = CPU, **
 
 def gradients(trainer: Trainer, update: Update, number: int = 1) -> dict[str, Tensor]:
     """The gradients of an update, and its loss as `trainer.loss`."""
-    share = [(i, collate(trainer.data.splits[0], indices)) for i, indices in enumerate(update.micro_batches)]
-    tokens = sum(batch.target_tokens for _, batch in share)
+    share = [(i, [collate(trainer.data.splits[0], indices)]) for i, indices in enumerate(update.micro_batches)]
+    tokens = sum(batch.target_tokens for _, (batch,) in share)
     gradient = trainer._gradient()
     (loss, _), _ = gradient.compute(number, share, tokens, votes=())
     trainer.window.loss, trainer.window.target_tokens = float(loss), tokens
@@ -143,22 +143,19 @@ def test_each_micro_batch_and_each_of_its_parts_has_its_own_dropout_masks(
 ) -> None:
     options = replace(options, model=replace(MODEL, dropout=0.3))
     trainer = make(datasets["joined"], options, max_tokens=200)
-    pairs = np.arange(3)
-    once, twice = (collate(trainer.data.splits[0], indices) for indices in (pairs, np.concatenate((pairs, pairs))))
-    tokens = max(once.src.size(1), once.tgt_out.size(1)) * len(pairs)
+    batch = collate(trainer.data.splits[0], np.arange(3))
 
-    def embedding_gradient(share: list[tuple[int, Batch]], max_tokens: int = 200) -> Tensor:
+    def embedding_gradient(share: list[tuple[int, list[Batch]]]) -> Tensor:
         gradient = trainer._gradient()
-        gradient.max_tokens = max_tokens
         gradient.compute(1, share, 1, votes=())
         found = trainer.learner.model.output_matrix.grad
         assert found is not None
         return found.clone()
 
-    first, second = embedding_gradient([(0, once)]), embedding_gradient([(1, once)])
+    first, second = embedding_gradient([(0, [batch])]), embedding_gradient([(1, [batch])])
     assert not torch.allclose(first, second, rtol=0.1)
-    assert_close(embedding_gradient([(0, once), (1, once)]), first + second)
-    in_two_parts = embedding_gradient([(0, twice)], tokens)
+    assert_close(embedding_gradient([(0, [batch]), (1, [batch])]), first + second)
+    in_two_parts = embedding_gradient([(0, [batch, batch])])
     assert not torch.allclose(in_two_parts, 2 * first, rtol=0.1)
     assert not torch.allclose(in_two_parts, first + second, rtol=0.1)
 
@@ -248,7 +245,7 @@ def test_a_gpu_repeats_an_update_as_it_was_before_it_makes_micro_batches_smaller
         trainer = make(datasets["joined"], options, device=GPU)
         batch = collate(trainer.data.splits[0], np.arange(20))
         gradient = trainer._gradient()
-        gradient.compute(1, [(0, batch)], batch.target_tokens, votes=())
+        gradient.compute(1, [(0, [batch])], batch.target_tokens, votes=())
     assert gradient.times_out_of_memory == repeated
     assert (gradient.memory_limit is not None) == learned
 
