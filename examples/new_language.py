@@ -19,7 +19,7 @@ TEXTS = (
     *(("val", "1", "valid"), ("test_2016_flickr", "1", "test")),
 )
 METHODS = {  # data and options of nmt-train
-    "lora": f"new/data-bin --config {EXAMPLES}/new-language/lora.toml --lr 2e-3",
+    "lora": f"new/data-bin --config {EXAMPLES}/new-language/lora.toml --lr 5e-4",
     "full": "new/data-bin --lr 5e-4",
     "mixed": "new/data-bin old/data-bin --mix 2,1 --lr 5e-4",
 }

@@ -25,13 +25,16 @@ def main(text: Path, first: Path, *others: Path) -> None:
     outputs, rows = {}, []
     for path, model in [*models.items()] * TURNS:
         start = time.process_time()
-        outputs[path] = model.translate(lines, beam=4)
+        outputs[path, 4] = model.translate(lines, beam=4)
         seconds[path].append(time.process_time() - start)
     for path, model in models.items():
+        outputs[path, 1] = model.translate(lines, beam=1)
         megabytes, speed = path.stat().st_size / 1e6, len(lines) / median(seconds[path])
-        same = sum(map(str.__eq__, outputs[path], outputs[first]))
-        rows.append([str(path), str(len(model.target.vocab)), f"{megabytes:.1f}", f"{speed:.0f}", str(same)])
-    print(table(["model", "pieces", "MB", "sentences per second", f"same outputs of {len(lines)}"], rows))
+        same = [str(sum(map(str.__eq__, outputs[path, beam], outputs[first, beam]))) for beam in (1, 4)]
+        rows.append([str(path), str(len(model.target.vocab)), f"{megabytes:.1f}", f"{speed:.0f}", *same])
+    same_outputs = f"same outputs of {len(lines)}"
+    head = ["model", "pieces", "MB", "sentences per second", f"{same_outputs}, greedy", f"{same_outputs}, beam 4"]
+    print(table(head, rows))
 
 
 if __name__ == "__main__":
