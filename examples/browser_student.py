@@ -43,7 +43,7 @@ with Recipe("browser-student", v.WORK) as run:
         train(run, v, taught, student, seed, model, v.STUDENT_UPDATES, RATE)
         averaged, lists = f"{student}/averaged.pt", f"{student}/shortlist.bin"
         run(f"nmt-export {averaged} --to shortlist --dataset {taught} --output {lists} --force")
-        run(f"nmt-export {averaged} --to int8 --output {student}/int8.pt")
+        run(f"nmt-export {averaged} --to int8 --output {student}/int8.pt --force")
         run(f"nmt-export {averaged} --to bergamot --output {folder}/browser-fp32 --force")
         run(
             f"nmt-export {averaged} --to bergamot --shortlist {lists} --int8 text/{CORPUS.valid}.{CORPUS.source}.gz "
