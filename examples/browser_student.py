@@ -9,7 +9,7 @@ from students import teach, train
 from variables import variables
 
 v = variables(
-    MULTI30K_DIR="", ENGINE_DIR="", SEEDS=[1, 2, 3], UPDATES=2400, STUDENT_UPDATES=1000, NBEST=4, VALIDATE_EVERY=100,
+    MULTI30K_DIR="", ENGINE_DIR="", SEEDS=[1, 2, 3], UPDATES=2400, STUDENT_UPDATES=3000, NBEST=4, VALIDATE_EVERY=100,
     VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE="", STUDENT="--arch student_tiny",
 )  # fmt: skip
 TEACHER = "--arch transformer_small --d-ff 512 --norm pre --dropout 0.3"
