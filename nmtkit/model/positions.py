@@ -26,8 +26,9 @@ class SinusoidalPositions(nn.Module):
         """Return the encodings (length, D) of positions start, start + 1, …"""
         end = start + length
         if end > self.table.size(0):
-            longer = sinusoids(2 * end, self.d_model, self.form)
-            self.table = longer.to(device=self.table.device, dtype=self.table.dtype)
+            with torch.inference_mode(False):  # training must be able to use a table that validation has grown
+                longer = sinusoids(2 * end, self.d_model, self.form)
+                self.table = longer.to(device=self.table.device, dtype=self.table.dtype)
         return self.table[start:end]
 
 

@@ -154,3 +154,12 @@ def test_the_modern_presets_have_the_flops_of_the_paper_s_model_of_their_size(si
         for name in (f"transformer_modern{size}", f"transformer{size or '_base'}")
     )
     assert modern == pytest.approx(paper, rel=0.03)
+
+
+def test_a_model_learns_from_sentences_after_validation_has_seen_longer_ones() -> None:
+    model = make(positions="rotary")
+    long, short = torch.full((1, 40), 5), torch.full((1, 4), 5)
+    with torch.inference_mode():
+        model(long, torch.tensor([40]), long)
+    model(short, torch.tensor([4]), short).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
