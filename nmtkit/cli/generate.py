@@ -12,7 +12,7 @@ from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, options, prefer_command_line, refuse_idle
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
 from nmtkit.console.log import LogConfig, configure
-from nmtkit.decoding.config import GenerationOptions, OutputConfig, SearchConfig
+from nmtkit.decoding.config import ALIGNMENT_FORMATS, GenerationOptions, OutputConfig, SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import partial_path, resolve, resolve_file
 from nmtkit.storage.outputs import check_output_file, check_stdout
@@ -44,7 +44,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         _refuse_search_options(values)
     if values["format"] == "text":
         refuse_idle(values, ("alignment",), "with --format text: use jsonl, tsv or pharaoh")
-    if not values["alignment"] and not values["copy_unknown"] and not values["format"].startswith("pharaoh"):
+    if not values["alignment"] and not values["copy_unknown"] and values["format"] not in ALIGNMENT_FORMATS:
         refuse_idle(values, ("alignment_layer",), "without --alignment")
 
 

@@ -16,7 +16,8 @@ from nmtkit.wording import quoted
 
 MAX_BEAM = 10**6
 PAGE_LINES = 20  #: maximum number of sentences on a page of attention
-FORMATS = ("text", "tsv", "jsonl", "pharaoh", "pharaoh-pieces")  #: of the output
+ALIGNMENT_FORMATS = ("pharaoh", "pharaoh-pieces")
+FORMATS = ("text", "tsv", "jsonl", *ALIGNMENT_FORMATS)  #: of the output
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from nmtkit.decoding.config import ALIGNMENT_FORMATS
 from nmtkit.errors import RunError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def rows(row_format: str, line: int, translation: "Translation", nbest: int) -> 
 
 def rows_per_line(row_format: str, nbest: int) -> int:
     """Return the number of rows of each input line, for all formats except tsv, where it differs from line to line."""
-    return nbest if row_format == "text" or row_format.startswith("pharaoh") else 1
+    return nbest if row_format in ("text", *ALIGNMENT_FORMATS) else 1
 
 
 def _as_text(line: int, translation: "Translation", nbest: int) -> list[str]:

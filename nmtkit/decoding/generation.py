@@ -16,7 +16,7 @@ from nmtkit.checkpoint import load_checkpoint
 from nmtkit.console.log import Progress, logger
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.attention_page import at_most_a_page, attention_page
-from nmtkit.decoding.config import GenerationOptions, OutputConfig, split_names
+from nmtkit.decoding.config import ALIGNMENT_FORMATS, GenerationOptions, OutputConfig, split_names
 from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
 from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_dataset, shard_of
@@ -118,7 +118,7 @@ def translate(
     output, search, batches = options.output, options.search, options.batches
     if output.attention_html is not None:
         translator.check_attention()
-    if output.format.startswith("pharaoh"):
+    if output.format in ALIGNMENT_FORMATS:
         search = replace(search, alignment=True)
     buffer = translator.sizes(batches).buffer
     shard = shard_of(source, options.input.shard, buffer)
