@@ -30,11 +30,13 @@ with Recipe("browser-student", v.WORK) as run:
     run(f"nmt-preprocess {CORPUS.prefixes()} --destdir data-bin --vocab-size {v.VOCAB_SIZE} {CORPUS.options}")
     train(run, v, "data-bin", "shared/teacher", 1, TEACHER, v.UPDATES, RATE)
     taught = teach(run, v, CORPUS, "text", "data-bin", "shared")
-    # Without alignments, so deep a post-norm model had not learned attention after 600 updates.
+    # Without alignments, so deep a post-norm model had not learned attention after 600 updates. The last layer of the
+    # teacher aligns pieces best.
     aligned = "shared/taught/train.align"
     run(
         f"nmt-generate --checkpoint shared/teacher/averaged.pt --input shared/taught/train.{CORPUS.source} "
-        f"--score shared/taught/train.{CORPUS.target} --format pharaoh-pieces --output {aligned}"
+        f"--score shared/taught/train.{CORPUS.target} --alignment-layer 3 --format pharaoh-pieces "
+        f"--output {aligned}"
     )
     model = f"{v.STUDENT} --dropout 0.1 --guided-alignment {aligned}"
     for seed in v.SEEDS:

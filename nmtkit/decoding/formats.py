@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from nmtkit.decoding.alignment import balance
 from nmtkit.decoding.config import ALIGNMENT_FORMATS
 from nmtkit.errors import RunError
 
@@ -50,11 +51,14 @@ def _as_pharaoh(line: int, translation: "Translation", nbest: int) -> list[str]:
 
 
 def _as_pharaoh_pieces(line: int, translation: "Translation", nbest: int) -> list[str]:
-    """Link each piece to the source piece that it attends to most, counted with the tag. A split line has no links."""
+    """Link each piece to the source piece with its largest weight after `balance`, counted with the tag.
+
+    A line that was split has no links.
+    """
     alignments, tag = [], translation.tag_tokens
     for candidate in translation.candidates:
         attention = candidate.attention
-        best = [] if attention is None else attention[:-1, tag:-1].argmax(1).tolist()  # without </s>
+        best = [] if attention is None else balance(attention[:-1, tag:-1]).argmax(1).tolist()  # without </s>
         alignments.append(" ".join(f"{tag + i}-{j}" for j, i in enumerate(best)))
     return alignments + [""] * (nbest - len(alignments))
 

@@ -12,6 +12,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.decoding.alignment import balance
 from nmtkit.decoding.overlong import spaces
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.tasks import Sentence
@@ -129,16 +130,16 @@ def _membership(pieces: Sequence[Span], units: Sequence[Span]) -> NDArray[np.flo
 
 
 def _links(attention: NDArray[np.float32]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of source and target units that attend to each other most, from attention (source, target units).
+    """Yield pairs of units that are linked from both sides, from attention (source, target units).
 
-    A unit without such a pair is linked to the unit that it attends to most, if that one has no pair either.
+    A unit without such a pair gets its own link if the other unit has no pair either.
     """
     if not attention.any():
         return
-    columns, rows = attention.sum(0, keepdims=True), attention.sum(1, keepdims=True)
-    mass = attention * attention / (columns * rows + 1e-9)
-    forward = {(i, j) for j, i in enumerate(mass.argmax(0).tolist()) if mass[i, j]}
-    backward = {(i, j) for i, j in enumerate(mass.argmax(1).tolist()) if mass[i, j]}
+    attended, attending = (np.flatnonzero(attention.any(axis)) for axis in (1, 0))  # units of this part
+    weights = balance(attention[np.ix_(attended, attending)].T)
+    forward = {*zip(attended[weights.argmax(1)].tolist(), attending.tolist(), strict=True)}
+    backward = {*zip(attended.tolist(), attending[weights.argmax(0)].tolist(), strict=True)}
     mutual = forward & backward
     sources, targets = ({pair[side] for pair in mutual} for side in (0, 1))
     yield from mutual

@@ -10,6 +10,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.decoding.alignment import align_words
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import join, separators
@@ -34,7 +35,7 @@ class Candidate:
 
     With alignments, `attention` (tokens, source tokens with `</s>`) contains the weights of each token, which sum to 1;
     a line that was split has no attention. `alignment` lists pairs of source and target words, counted from 0. Each
-    target word is paired with the source word that its pieces attend to most, which is never a tag. A tag that
+    target word is paired with the source word with its largest weight after `balance`, which is never a tag. A tag that
     is part of the line counts as a word. `segment` contains the text with the tags of a request's segment.
     """
 
@@ -222,7 +223,7 @@ def _alignment(
     parts: Sequence[Hypothesis], texts: Sequence[str], added: Sequence[Sequence[str]], source: SourcePieces
 ) -> tuple[tuple[int, int], ...]:
     """Align the words of a line. `texts` are the texts of its parts, and `added` is the text that each id adds."""
-    best: dict[int, tuple[float, int]] = {}  # target word -> the most attention, and the source word that has it
+    best: dict[int, tuple[float, int]] = {}  # target word -> the largest weight, and the source word that has it
     words_before = 0
     for part, surfaces, start, space in zip(parts, added, source.parts, separators(texts), strict=True):
         assert part.attention is not None
@@ -232,8 +233,8 @@ def _alignment(
         first = words_before - (words_before > 0 and not space)  # else the part continues a word of the one before
         target_words = [first + number for number in word_numbers(surfaces)]
         if attention.size:
-            for mass, i, j in align_words(attention, source.words[start : start + attention.shape[1]], target_words):
-                best[j] = max(best.get(j, (mass, i)), (mass, i), key=itemgetter(0))
+            for weight, i, j in align_words(attention, source.words[start : start + attention.shape[1]], target_words):
+                best[j] = max(best.get(j, (weight, i)), (weight, i), key=itemgetter(0))
         words_before = target_words[-1] + 1
     return tuple((i, j) for j, (_, i) in best.items())
 
@@ -260,30 +261,3 @@ def surfaces_of(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:
         surfaces = [surface.replace("\ufffd", "") for surface in surfaces]
     known = ["" if number == UNK else surface for number, surface in zip(ids, surfaces, strict=True)]
     return respaced(surfaces, text) or respaced(known, text) or surfaces
-
-
-def align_words(
-    attention: NDArray[np.float32], source_words: Sequence[int], target_words: Sequence[int]
-) -> list[tuple[float, int, int]]:
-    """Align each target word to the source word that its pieces attend to most, from attention (T, S).
-
-    Returns triples of attention, source word and target word. `source_words` and `target_words` are the number of the
-    word of each piece, from 0.
-    """
-    mass = word_attention(attention, source_words, target_words)
-    sources, targets = (list(dict.fromkeys(words)) for words in (source_words, target_words))
-    pairs = zip(mass.max(1).tolist(), mass.argmax(1).tolist(), targets, strict=True)
-    return [(most, sources[i], j) for most, i, j in pairs]
-
-
-def word_attention(
-    attention: NDArray[np.float32], source_words: Sequence[int], target_words: Sequence[int]
-) -> NDArray[np.float32]:
-    """Sum attention (T, S) over pieces to (target words, source words). Words are numbered as in `align_words`."""
-    source_starts, target_starts = (
-        np.flatnonzero(np.diff(words, prepend=words[0] - 1)) for words in (source_words, target_words)
-    )
-    mass: NDArray[np.float32] = np.add.reduceat(
-        np.add.reduceat(attention, source_starts, axis=1), target_starts, axis=0
-    )
-    return mass

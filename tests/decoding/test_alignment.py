@@ -12,10 +12,11 @@ from commands import Run
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.padding import pad
+from nmtkit.decoding.alignment import align_words, balance
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.forced import with_attention
 from nmtkit.decoding.search import Hypothesis, search
-from nmtkit.decoding.translation import SourcePieces, align_words, compose, word_numbers
+from nmtkit.decoding.translation import SourcePieces, compose, word_numbers
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
@@ -83,22 +84,22 @@ def test_words_of_an_alignment_are_those_of_the_text_beside_unknown_pieces(unkno
     assert given.alignment == tuple((0, word) for word in range(len(f"the {unknown} runs".split())))
 
 
-def test_a_word_is_aligned_to_the_word_with_the_most_attention() -> None:
-    attention = np.array(
-        [
-            [0.5, 0.3, 0.1],  # the source's words are its first piece, and the two others together
-            [0.4, 0.3, 0.3],
-            [0.1, 0.6, 0.3],
-        ],
-        dtype=np.float32,
-    )
+def aligned(attention: list[list[float]], source: list[int], target: list[int]) -> list[tuple[int, int]]:
+    return [(i, j) for _, i, j in align_words(np.array(attention, dtype=np.float32), source, target)]
 
-    def aligned(source: list[int], target: list[int]) -> list[tuple[int, int]]:
-        return [(i, j) for _, i, j in align_words(attention, source, target)]
 
-    assert aligned([0, 1, 1], [0, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
-    assert aligned([0, 1, 2], [0, 0, 0]) == [(1, 0)]  # 1.0, 1.2 and 0.7 in all
-    assert aligned([3, 4, 4], [7, 7, 8]) == [(4, 7), (4, 8)]
+def test_a_word_is_aligned_by_the_attention_between_all_its_pieces() -> None:
+    attention = [[0.8, 0.1, 0.1], [0.1, 0.2, 0.7], [0.1, 0.7, 0.2]]
+    assert aligned(attention, [0, 1, 1], [0, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
+    assert aligned(attention, [3, 4, 4], [7, 8, 8]) == [(3, 7), (4, 8)]
+    assert aligned(attention, [0, 1, 1], [0, 0, 0]) == [(1, 0)]  # 1.0 and 2.0 in all
+
+
+def test_source_words_compete_for_target_words() -> None:
+    """An article attends to its noun, which the noun's translation needs more."""
+    of_article, of_noun, of_verb = [0.2, 0.7, 0.1], [0.02, 0.9, 0.08], [0.01, 0.09, 0.9]
+    assert aligned([of_article, of_noun, of_verb], [0, 1, 2], [0, 1, 2]) == [(0, 0), (1, 1), (2, 2)]
+    assert aligned([of_article], [0, 1, 2], [0]) == [(1, 0)]  # no competitor
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,8 @@ def test_the_command_writes_alignments(run_here: Run, tiny_checkpoint: Path, tmp
     assert [row[4] for row in table] == pharaoh
     weights = [np.array(row["hypotheses"][0].get("attention", [])) for row in rows]
     pieces = [
-        " ".join(f"{i}-{j}" for j, i in enumerate(each[:-1, :-1].argmax(1))) if each.size else "" for each in weights
+        " ".join(f"{i}-{j}" for j, i in enumerate(balance(each[:-1, :-1]).argmax(1))) if each.size else ""
+        for each in weights
     ]
     assert generate("--format", "pharaoh-pieces").stdout.decode().split("\n")[:-1] == pieces
     given = tmp_path / "given"

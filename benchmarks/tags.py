@@ -1,0 +1,60 @@
+"""Benchmark: how exactly tags are placed.
+
+    python benchmarks/tags.py averaged.pt multi30k/test_2016_flickr.en.gz
+    python benchmarks/tags.py averaged.pt multi30k/test_2016_flickr.en.gz --layer 1
+
+Encloses each occurrence of a common English word in <b>…</b>, translates to German, and counts how often the tags
+enclose the German word and nothing else. Words that occur twice in a line do not count, nor do outputs that contain
+the German word twice or not at all.
+"""
+
+import re
+from pathlib import Path
+
+import click
+
+from nmtkit import Translator
+from nmtkit.text.reading import read_lines
+
+WORDS = {
+    "red": "rot", "blue": "blau", "green": "grün", "yellow": "gelb", "white": "weiß", "black": "schwarz",
+    "brown": "braun", "orange": "orange", "purple": "lila", "pink": "pink|rosa", "old": "alt", "large": "groß",
+    "small": "klein", "two": "zwei", "three": "drei", "with": "mit", "and": "und", "man": "mann", "woman": "frau",
+    "boy": "junge", "girl": "mädchen", "child": "kind", "baby": "baby", "dog": "hund", "horse": "pferd",
+    "ball": "ball", "shirt": "hemd|shirt|oberteil", "hat": "hut|mütze", "street": "straße", "water": "wasser",
+    "snow": "schnee", "beach": "strand", "table": "tisch", "bicycle": "fahrrad", "car": "auto", "tree": "baum",
+    "bench": "bank", "guitar": "gitarre", "grass": "gras",
+}  # fmt: skip
+TAGGED = re.compile("<b>(.*?)</b>")
+
+
+def tag(line: str) -> list[tuple[str, re.Pattern[str]]]:
+    """Return the line with tags around one word, for each known word in it, and what begins its translation."""
+    found = []
+    for word, translation in WORDS.items():
+        before, *rest = re.split(rf"(?<![\w-]){word}(?![\w-])", line)
+        if len(rest) == 1:
+            found.append((f"{before}<b>{word}</b>{rest[0]}", re.compile(translation, re.IGNORECASE)))
+    return found
+
+
+@click.command()
+@click.argument("checkpoint")
+@click.argument("text", type=click.Path(path_type=Path))
+@click.option("--layer", type=int, help="Decoder layer, as in --alignment-layer.")
+def main(checkpoint: str, text: Path, layer: int | None) -> None:
+    """Print the share of exact tags for CHECKPOINT and the English TEXT."""
+    tagged = [pair for line in read_lines(text) if not set("<>&") & set(line) for pair in tag(line)]
+    translator = Translator.from_checkpoint(checkpoint)
+    outputs = translator.translate([line for line, _ in tagged], markup="html", beam=1, alignment_layer=layer)
+    exact = counted = 0
+    for output, (_, wanted) in zip(outputs, tagged, strict=True):
+        if sum(1 for word in re.findall(r"[\w-]+", TAGGED.sub(r"\1", output)) if wanted.match(word)) == 1:
+            counted += 1
+            inside = TAGGED.findall(output)[0].strip(" .,")
+            exact += bool(wanted.match(inside) and re.fullmatch(r"[\w-]+", inside))
+    click.echo(f"{100 * exact / counted:.1f} % of {counted} tags are exact")
+
+
+if __name__ == "__main__":
+    main()
