@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LEARNING = (  # options for learning a SentencePiece model
     *("model_type", "character_coverage", "byte_fallback", "normalization", "keep_invisible", "split_digits"),
-    *("spm_sample", "seed"),
+    *("spm_sample", "vocab_capitals", "seed"),
 )
 
 

@@ -64,7 +64,12 @@ def _upper(pair: Pair, following: Following, random: Random) -> Pair:
 
 
 def _title(pair: Pair, following: Following, random: Random) -> Pair:
-    return Pair(*(_WORD.sub(lambda word: word[0][:1].upper() + word[0][1:], text) for text in pair))
+    return Pair(*map(capitalize_words, pair))
+
+
+def capitalize_words(text: str) -> str:
+    """Capitalize each word of a text."""
+    return _WORD.sub(lambda word: word[0][:1].upper() + word[0][1:], text)
 
 
 def _typos(pair: Pair, following: Following, random: Random) -> Pair:

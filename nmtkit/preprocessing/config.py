@@ -142,7 +142,14 @@ class VocabularyConfig(Config):
     keep_invisible: bool = option(False, help="Keep invisible characters such as soft hyphens, which split words.")
     split_digits: bool = option(False, help="Make each digit a separate piece.")
     spm_sample: int = option(1_000_000, min=1, help="Sentences sampled to train SentencePiece: more need more memory.")
-    seed: int = option(1, help="Seed of --spm-sample and --placeholders.")
+    vocab_capitals: float = option(
+        0.0,
+        min=0,
+        max=1,
+        help="Also learn subwords from copies of this share of the sentences in capitals, and of as many with "
+        "capitalized words, for nmt-train --augment.",
+    )
+    seed: int = option(1, help="Seed of --spm-sample, --vocab-capitals and --placeholders.")
     min_count: int = option(1, min=1, help="With --tokenizer space: drop words that occur less often.")
     spm_model: Path | None = option(None, metavar="FILE", help="Use this SentencePiece model for both languages.")
     vocab_from: Path | None = option(

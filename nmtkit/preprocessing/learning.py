@@ -2,7 +2,7 @@
 
 import functools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from nmtkit.console.log import logger, working
+from nmtkit.data.augmentation import capitalize_words
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.machine.workers import WorkerPool
@@ -137,7 +138,7 @@ def _train(sides: tuple[int, ...], config: VocabularyConfig, text: TrainingText,
     """Train a SentencePiece model on a sample of these sides (0 source, 1 target), in a worker to free its memory."""
     try:
         return train_sentencepiece(
-            _sample(sides, text, config.spm_sample, config.seed),
+            _with_capitals(_sample(sides, text, config.spm_sample, config.seed), config.vocab_capitals, config.seed),
             vocab_size=config.vocab_size or default_vocab_size(text.pairs),
             model_type=config.model_type,
             character_coverage=config.character_coverage,
@@ -166,6 +167,17 @@ def _sample(sides: tuple[int, ...], text: TrainingText, count: int, seed: int) -
             yield sentences[position - first]
             position = next(positions, None)
         first += len(sentences)
+
+
+def _with_capitals(sentences: Iterable[str], share: float, seed: int) -> Iterator[str]:
+    """Follow this share of the sentences by a copy in capitals, and as many by a copy with capitalized words."""
+    draw = random.Random(seed).random
+    for sentence in sentences:
+        yield sentence
+        if draw() < share:
+            yield sentence.upper()
+        if draw() < share:
+            yield capitalize_words(sentence)
 
 
 def sample_positions(total: int, count: int, seed: int) -> Iterator[int]:

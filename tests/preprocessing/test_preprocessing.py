@@ -246,6 +246,13 @@ def test_sentencepiece_is_trained_on_the_sample_only(tmp_path: Path) -> None:
     assert not {"z", "q"} & set(make(tmp_path, [prefix], **options, spm_sample=2).source.vocab.pieces)
 
 
+def test_subwords_are_also_learned_from_capitals(tmp_path: Path) -> None:
+    prefix = write_pairs(tmp_path / "text", [("abc def", "def abc")] * 10)
+    options: dict[str, Any] = {"tokenizer": "sentencepiece", "character_coverage": 1.0, "joined_vocab": True}
+    pieces = make(tmp_path, [prefix], **options, vocab_size=34, vocab_capitals=1.0).source.vocab.pieces
+    assert {"▁abc", "▁ABC", "▁Abc", "▁def", "▁DEF", "▁Def"} < set(pieces)
+
+
 def test_the_default_size_of_the_vocabulary_depends_on_the_number_of_pairs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
