@@ -1,7 +1,7 @@
 """Benchmark: how exactly tags are placed.
 
     python benchmarks/tags.py averaged.pt multi30k/test_2016_flickr.en.gz
-    python benchmarks/tags.py averaged.pt multi30k/test_2016_flickr.en.gz --layer 1
+    python benchmarks/tags.py 'node examples/browser-student/translate.mjs page worker html' test_2016_flickr.en.gz
 
 Encloses each occurrence of a common English word in <b>…</b>, translates to German, and counts how often the tags
 enclose the German word and nothing else. Words that occur twice in a line do not count, nor do outputs that contain
@@ -9,6 +9,8 @@ the German word twice or not at all.
 """
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import click
@@ -29,7 +31,7 @@ TAGGED = re.compile("<b>(.*?)</b>")
 
 
 def tag(line: str) -> list[tuple[str, re.Pattern[str]]]:
-    """Return the line with tags around one word, for each known word in it, and what begins its translation."""
+    """Return the line with tags around one word, for each known word in it, and a pattern of its translation."""
     found = []
     for word, translation in WORDS.items():
         before, *rest = re.split(rf"(?<![\w-]){word}(?![\w-])", line)
@@ -39,14 +41,19 @@ def tag(line: str) -> list[tuple[str, re.Pattern[str]]]:
 
 
 @click.command()
-@click.argument("checkpoint")
+@click.argument("system")
 @click.argument("text", type=click.Path(path_type=Path))
 @click.option("--layer", type=int, help="Decoder layer, as in --alignment-layer.")
-def main(checkpoint: str, text: Path, layer: int | None) -> None:
-    """Print the share of exact tags for CHECKPOINT and the English TEXT."""
+def main(system: str, text: Path, layer: int | None) -> None:
+    """Print the share of exact tags for the English TEXT and a SYSTEM: a checkpoint, or a command that reads HTML."""
     tagged = [pair for line in read_lines(text) if not set("<>&") & set(line) for pair in tag(line)]
-    translator = Translator.from_checkpoint(checkpoint)
-    outputs = translator.translate([line for line, _ in tagged], markup="html", beam=1, alignment_layer=layer)
+    lines = [line for line, _ in tagged]
+    if Path(system).exists():
+        outputs = Translator.from_checkpoint(system).translate(lines, markup="html", beam=1, alignment_layer=layer)
+    else:
+        given = "".join(f"{line}\n" for line in lines)
+        done = subprocess.run(shlex.split(system), input=given, stdout=subprocess.PIPE, check=True, text=True)
+        outputs = done.stdout.split("\n")[:-1]
     exact = counted = 0
     for output, (_, wanted) in zip(outputs, tagged, strict=True):
         if sum(1 for word in re.findall(r"[\w-]+", TAGGED.sub(r"\1", output)) if wanted.match(word)) == 1:
