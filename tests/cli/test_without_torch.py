@@ -20,6 +20,7 @@ from nmtkit.conversion.int8 import to_int8
 from nmtkit.inference.shortlist import Shortlist, fingerprint
 from nmtkit.machine import native_build
 from nmtkit.machine.number_format import NumberFormat
+from nmtkit.machine.threads import available_cores
 from nmtkit.model.lora_config import LoraConfig
 
 pytestmark = pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the search is not compiled")
@@ -45,6 +46,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "workers": ("--workers", "2"),
     "evaluation": ("--sacrebleu", "--reference", "targets"),
 }
+
+TWO_CORES = pytest.mark.skipif(available_cores() < 2, reason="each worker needs a core")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +100,7 @@ def test_nmt_generate_translates(way: str, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_torch")
-@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+@pytest.mark.parametrize("options", [(), pytest.param(("--workers", "2"), marks=TWO_CORES)])
 def test_nmt_serve_answers(options: tuple[str, ...], folder: Path) -> None:
     server = Server(folder / "model.pt", *options)
     assert len(server.translate(text=["the dog runs", "a cat"], alignment=True)) == 2
