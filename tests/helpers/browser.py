@@ -32,6 +32,18 @@ def programs() -> tuple[str, str] | None:
     return (browser, driver) if browser and driver else None
 
 
+def _start(driver: str) -> tuple["subprocess.Popen[str]", str]:
+    """Start the driver, and return its process and port. Starts it again if another process has taken the port."""
+    for _ in range(3):
+        process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if match := re.search(r"successfully on port (\d+)", line):
+                return process, match[1]
+        process.communicate(timeout=PATIENCE)
+    raise AssertionError(f"{driver} does not start")
+
+
 class Browser:
     """A browser window, closed on exit of the context. `profile` is an empty folder."""
 
@@ -39,11 +51,7 @@ class Browser:
         found = programs()
         assert found is not None
         binary, driver = found
-        self._driver = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True)
-        assert self._driver.stdout is not None
-        port = next(
-            match[1] for line in self._driver.stdout if (match := re.search(r"successfully on port (\d+)", line))
-        )
+        self._driver, port = _start(driver)
         self._address = f"http://127.0.0.1:{port}/session"
         flags = [*FLAGS, f"--user-data-dir={profile}", *(["--force-dark-mode"] if dark else [])]
         options: dict[str, Any] = {"binary": binary, "args": flags}
