@@ -1,4 +1,4 @@
-"""Compares the models of the Table 2 recipe at the end of their runs and at equal cost, as Markdown.
+"""Compares models at the end of their runs and at equal cost, as Markdown.
 
     python -m compare_architectures multi30k/transformer/seed-1 multi30k/recurrent/seed-1 > report.md
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import curves
 import numpy as np
-from report import read_bleu, spread, table
+from report import read_bleu, read_speed, spread, table
 
 AXES = {"tflop": "operations, 10¹²", "minutes": "processor minutes"}
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the cost of the cheapest run, at which the curves are read
@@ -32,22 +32,23 @@ class Validation(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its BLEU of the test set, and its validations."""
+    """A finished run: BLEU and speed of its translation of the test set, and its validations."""
 
     bleu: float
+    speed: float  # sentences per second
     validations: Sequence[Validation]
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
         """Read a run from its folder. Exits with a message if it has diverged or recorded no cost."""
-        _, metrics = curves.read(str(folder / "checkpoints"))
+        metrics = curves.read_metrics(folder / "checkpoints/metrics.jsonl")
         names = ("tflop", "processor_minutes", "valid_ppl", "valid_bleu")
         columns = [metrics.get(name, {}) for name in names]
         updates = [update for update in columns[-1] if all(update in column for column in columns)]
         if len(updates) < len(columns[-1]) or not updates:
             sys.exit(f"{folder}: training has diverged, or its metrics are incomplete: remove it to train again")
         values = [Validation(update, *(column[update] for column in columns)) for update in updates]
-        return cls(read_bleu(folder), values)
+        return cls(read_bleu(folder), read_speed(folder), values)
 
     def at(self, axis: str, cost: float, value: str) -> float | None:
         """A value at a cost on an axis, both fields of `Validation`: linear between validations, None outside."""
@@ -74,10 +75,10 @@ def ends(runs: Runs) -> str:
             [
                 *(model, str(len(several)), f"{several[0].validations[-1].update:,}", f"{operations:.3g}"),
                 *(over(lambda end: end.minutes, 1), over(lambda end: end.perplexity), over(lambda end: end.bleu)),
-                spread([run.bleu for run in several]),
+                *(spread([run.bleu for run in several]), spread([run.speed for run in several], 0)),
             ]
         )
-    return table((*header, "validation BLEU, greedy", "test BLEU, beam 4"), rows)
+    return table((*header, "validation BLEU, greedy", "test BLEU, beam 4", "sentences per second"), rows)
 
 
 def at_equal_cost(runs: Runs, axis: str) -> str:

@@ -13,7 +13,7 @@ from variables import variables
 
 v = variables(
     MULTI30K_DIR="", TANAKA_DIR="", CORPORA=list(CORPORA), SEEDS=[1, 2, 3], UPDATES=2000,
-    DROPOUTS=["0.1", "0.2", "0.3"], VALIDATE_EVERY=125, VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE="",
+    DROPOUTS="0.1 0.2 0.3", VALIDATE_EVERY=125, VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE="",
 )  # fmt: skip
 paper, muon = "--arch transformer_small", "--optimizer muon"
 CHANGES = {
@@ -48,11 +48,15 @@ with Recipe("modern", v.WORK) as run:
 
     def tuned(data: str, folder: str, options: str, rates: tuple[str, ...]) -> str:
         """The best dropout and learning rate of a grid, as options."""
-        grid = [f"--dropout {dropout} --lr {rate}" for dropout in v.DROPOUTS for rate in rates]
+        grid = [f"--dropout {dropout} --lr {rate}" for dropout in v.DROPOUTS.split() for rate in rates]
         folders = {choice: f"{folder}/{choice.replace(' --', '-').replace(' ', '-').strip('-')}" for choice in grid}
         for choice, own in folders.items():
             train(data, own, f"{options} {choice}", v.SEEDS[0])
         return min(grid, key=lambda choice: perplexity(folders[choice]))
+
+    def named(folders: dict[str, list[str]], end: str = "") -> str:
+        """Each model with the folders of its runs, as arguments of the reports."""
+        return " ".join(f'"{model}={" ".join(folder + end for folder in own)}"' for model, own in folders.items())
 
     for name in v.CORPORA:  # report a missing text before training
         CORPORA[name].fetch(run, v.MULTI30K_DIR if name == "multi30k" else v.TANAKA_DIR, f"{name}/text")
@@ -76,8 +80,13 @@ with Recipe("modern", v.WORK) as run:
                 f"--reference {test}.{target}.gz --sacrebleu 2>&1 | tee {folder}/scores.txt"
             )
         run(f"python -m compare_architectures {' '.join(chain(*folders.values()))} > {name}/costs.md")
-        named = " ".join(f'"{model}={" ".join(own)}"' for model, own in folders.items())
-        run(f"python -m compare {named} > {name}/bleu.md")
-        run(f"tail -n +1 {name}/bleu.md {name}/costs.md > {name}/report.md")
+        run(f"python -m compare {named(folders)} > {name}/bleu.md")
+        for seed in v.SEEDS:
+            systems = " ".join(f"{name}/{model}/seed-{seed}/translation.{target}" for model in models)
+            run(f"nmt-score {systems} --reference {test}.{target}.gz --paired-bs > {name}/seed-{seed}.txt")
+        for axis in ("tflop", "processor_minutes"):
+            run(f"python -m curves {named(folders, '/checkpoints')} --over {axis} --output {name}/{axis}.svg")
+        bootstrap = " ".join(f"{name}/seed-{seed}.txt" for seed in v.SEEDS)
+        run(f"tail -n +1 {name}/bleu.md {name}/costs.md {bootstrap} > {name}/report.md")
     run(f"tail -n +1 {' '.join(f'{name}/report.md' for name in v.CORPORA)} > report.md")
     run.show("report.md")

@@ -35,6 +35,14 @@ def read_bleu(folder: Path) -> float:
     return next(score for name, score in read_scores(folder).items() if name.startswith("BLEU"))
 
 
+def read_speed(folder: Path) -> float:
+    """The sentences per second of the translation of a run's test set, as nmt-generate reported it."""
+    found = re.search(r"sentences/s ([\d.]+)", (folder / "scores.txt").read_text(encoding="utf-8"))
+    return (
+        float(found[1]) if found else sys.exit(f"{folder}/scores.txt has no speed: remove it, and run the recipe again")
+    )
+
+
 def progress_of(folder: Path) -> dict[str, Any]:
     """The training progress of a run."""
     return dict(read_progress(folder / "checkpoints" / LAST))

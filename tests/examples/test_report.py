@@ -51,9 +51,8 @@ def write(tmp_path: Path) -> Write:
 
 
 def scores(bleu: float) -> str:
-    return (
-        f"22:00:00 translated | sentences 2\nBLEU|nrefs:1|tok:13a = {bleu} 70.1/40.2 (BP = 1.000)\nchrF2|nc:6 = 51.00\n"
-    )
+    log = "22:00:00 translated | sentences 2 | sentences/s 12.4 | tokens/s 150"
+    return f"{log}\nBLEU|nrefs:1|tok:13a = {bleu} 70.1/40.2 (BP = 1.000)\nchrF2|nc:6 = 51.00\n"
 
 
 def test_a_report_has_scores_with_their_spread_cost_and_translations(
@@ -118,12 +117,25 @@ def test_the_metrics_of_nmt_train_are_drawn_in_a_panel_each(train: Train, tmp_pa
     damaged = write("metrics.jsonl", '{"update": 2, "loss": 9}\n{"update": 2, "loss": 5}\n[]\n{"update": 4, "lo')
     runs = dict(map(curves.read, (str(tmp_path / "run"), f"a $name={damaged}")))
     assert list(runs) == ["run", "a $name"]
-    assert runs["a $name"] == {"loss": {2: 5}}
+    assert list(runs["a $name"]) == [{"loss": {2: 5}}]
     figure = curves.plot(runs)
     assert [len(axes.get_lines()) for axes in figure.axes[:2]] == [4, 4]
     counts = [np.size(line.get_xdata()) for line in figure.axes[0].get_lines()]
     assert counts == [2, 2, 1, 0]  # loss and valid_loss of each
     figure.savefig(tmp_path / "curves.svg")
+
+
+def test_several_seeds_are_a_mean_in_a_band_over_the_cost_of_training(write: Write) -> None:
+    rows = [
+        [{"update": 9, "valid_ppl": 7, "tflop": 1}, {"update": 10, "valid_ppl": ppl, "tflop": 2 * ppl}]
+        for ppl in (1, 2, 4)
+    ]
+    files = [write(f"{i}.jsonl", "\n".join(map(json.dumps, own))) for i, own in enumerate(rows)]
+    name, runs = curves.read(f"a=model={' '.join(map(str, files))}")
+    assert name == "a=model"
+    assert curves.points(runs, "valid_ppl", "tflop").tolist() == [[1, 7, 7, 7], [14 / 3, 7 / 3, 1, 4]]
+    assert curves.points(runs, "valid_bleu", "tflop").shape == (0, 4)
+    assert curves.plot({name: runs}, "tflop").axes[0].get_xlabel() == "operations, 10¹²"
 
 
 @pytest.mark.parametrize("content", ["", "[]\n", '{"update": 1, "speed": 5}\n'])
@@ -211,7 +223,7 @@ def test_table2_reads_curves_at_equal_cost(write: Write, capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     run = compare_architectures.Run.read(folder.parents[3] / "transformer/seed-1")
     assert [run.at("minutes", cost, "bleu") for cost in (9, 10, 15, 20, 21)] == [None, 10, 15, 20, None]
-    assert "| recurrent | 1 | 20 | 4e+13 | 20.0 | 10.00 | 20.00 | 30.50 |" in shown
+    assert "| recurrent | 1 | 20 | 4e+13 | 20.0 | 10.00 | 20.00 | 30.50 | 12 |" in shown
     assert (
         "| 20 | 20.00 | 10.00 | 10.00 | 10.00 |" in shown
     )  # 20 · 10¹² operations: update 20 of one, update 10 of the other
