@@ -1,7 +1,7 @@
 """The paper's Transformer, tuned, compared with later changes at equal cost: each alone, and all of them.
 
-A grid on the validation set tunes dropout and learning rate of the first and the last model, on the first of SEEDS.
-Single changes use the choice for the first model, except Muon, which uses the choice for the last.
+Perplexity on the validation set decides the learning rate of the first and the last model, and then their dropout rate,
+with the first of SEEDS. Single changes use the choice for the first model, except Muon, which uses that for the last.
 """
 
 import json
@@ -13,7 +13,7 @@ from variables import variables
 
 v = variables(
     MULTI30K_DIR="", TANAKA_DIR="", CORPORA=list(CORPORA), SEEDS=[1, 2, 3], UPDATES=2000,
-    DROPOUTS="0.1 0.2 0.3", VALIDATE_EVERY=125, VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE="",
+    DROPOUTS="0.2 0.1 0.3", VALIDATE_EVERY=125, VOCAB_SIZE=6000, PRECISION="fp32", ON_DEVICE="",
 )  # fmt: skip
 paper, muon = "--arch transformer_small", "--optimizer muon"
 CHANGES = {
@@ -47,12 +47,19 @@ with Recipe("modern", v.WORK) as run:
         return min((row["valid_ppl"] for row in rows if "valid_ppl" in row), default=0.0)
 
     def tuned(data: str, folder: str, options: str, rates: tuple[str, ...]) -> str:
-        """The best dropout and learning rate of a grid, as options."""
-        grid = [f"--dropout {dropout} --lr {rate}" for dropout in v.DROPOUTS.split() for rate in rates]
-        folders = {choice: f"{folder}/{choice.replace(' --', '-').replace(' ', '-').strip('-')}" for choice in grid}
-        for choice, own in folders.items():
-            train(data, own, f"{options} {choice}", v.SEEDS[0])
-        return min(grid, key=lambda choice: perplexity(folders[choice]))
+        """Options for the best learning rate at the first dropout rate, and then the best dropout rate."""
+
+        def trained(dropout: str, rate: str) -> float:
+            own = f"{folder}/dropout-{dropout}-lr-{rate}"
+            train(data, own, f"{options} --dropout {dropout} --lr {rate}", v.SEEDS[0])
+            return perplexity(own)
+
+        first, *others = v.DROPOUTS.split()
+        by_rate = {rate: trained(first, rate) for rate in rates}
+        rate = min(rates, key=lambda rate: by_rate[rate])
+        by_dropout = {first: by_rate[rate]} | {dropout: trained(dropout, rate) for dropout in others}
+        dropout = min(by_dropout, key=lambda dropout: by_dropout[dropout])
+        return f"--dropout {dropout} --lr {rate}"
 
     def named(folders: dict[str, list[str]], end: str = "") -> str:
         """Each model with the folders of its runs, as arguments of the reports."""
