@@ -57,8 +57,9 @@ def _as_pharaoh_pieces(line: int, translation: "Translation", nbest: int) -> lis
     """
     alignments, tag = [], translation.tag_tokens
     for candidate in translation.candidates:
-        attention = candidate.attention
-        best = [] if attention is None else balance(attention[:-1, tag:-1]).argmax(1).tolist()  # without </s>
+        best: list[int] = []
+        if candidate.attention is not None and (weights := candidate.attention[:-1, tag:-1]).size:  # without </s>
+            best = balance(weights).argmax(1).tolist()
         alignments.append(" ".join(f"{tag + i}-{j}" for j, i in enumerate(best)))
     return alignments + [""] * (nbest - len(alignments))
 

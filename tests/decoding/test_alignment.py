@@ -215,12 +215,13 @@ def test_the_command_writes_alignments(run_here: Run, tiny_checkpoint: Path, tmp
     ]
     assert generate("--format", "pharaoh-pieces").stdout.decode().split("\n")[:-1] == pieces
     given = tmp_path / "given"
-    given.write_text("der hund\n\neine katze\nthe cat\n")
+    given.write_text("der hund\nnichts\neine katze\nthe cat\n")
     scored = generate("--score", given, "--format", "pharaoh", "--alignment-layer", 2)
     assert scored.returncode == 2  # --beam has no effect
     plain = partial(run_here, "nmt-generate", "--checkpoint", tiny_checkpoint, "--device", "cpu", input=text)
     aligned = plain("--score", given, "--format", "pharaoh", "--alignment-layer", 2).stdout.decode().split("\n")[:-1]
     assert [len(line.split()) for line in aligned] == [2, 0, 2, 2]
+    assert plain("--score", given, "--format", "pharaoh-pieces").stdout.split(b"\n")[1] == b""
     for arguments in (("--alignment",), ("--alignment-layer", 1, "--format", "jsonl"), ("--copy-unknown",)):
         done = generate(*arguments)
         assert (done.returncode, done.stdout) == (2, b"")
