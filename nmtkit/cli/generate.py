@@ -20,7 +20,7 @@ from nmtkit.text.document_formats import REMEDIES, ZIPPED, chosen_format
 from nmtkit.text.input_stream import STANDARD_STREAM
 from nmtkit.text.reading import COMPRESSED, check_readable
 
-_OF_PLAIN_LINES = ("nbest", "score", "prefix", "constraints", "alignment", "alignment_layer", "attention_html")
+_OF_PLAIN_LINES = ("nbest", "score", "prefix", "constraints", "alignment", "attention_html")
 _OF_LINES = (
     *_OF_PLAIN_LINES,
     *("input_format", "format", "resume", "shard", "interactive"),
@@ -33,7 +33,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     prefer_command_line(values, "dataset", "input")
     prefer_command_line(values, "shard", "sacrebleu", "tokenized_bleu")
     prefer_command_line(values, "resume", "sacrebleu", "tokenized_bleu", "attention_html")
-    _refuse_markup_options(values)
+    has_tags = _refuse_markup_options(values)
     if values["dataset"] is None:
         refuse_idle(values, ("split", "verify"), "without a DATASET")
     if not values["sacrebleu"] and not values["tokenized_bleu"]:
@@ -44,12 +44,12 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         _refuse_search_options(values)
     if values["format"] == "text":
         refuse_idle(values, ("alignment",), "with --format text: use jsonl, tsv or pharaoh")
-    if not values["alignment"] and not values["copy_unknown"] and values["format"] not in ALIGNMENT_FORMATS:
+    if not (has_tags or values["alignment"] or values["copy_unknown"] or values["format"] in ALIGNMENT_FORMATS):
         refuse_idle(values, ("alignment_layer",), "without --alignment")
 
 
-def _refuse_markup_options(values: dict[str, Any]) -> None:
-    """Raise UserError for options that a document or lines with tags do not support."""
+def _refuse_markup_options(values: dict[str, Any]) -> bool:
+    """Raise UserError for options that a document or lines with tags do not support. Return whether there are tags."""
     if values["dataset"] is not None:
         refuse_idle(values, ("document", "markup", "protect", "input_format"), "with a DATASET, whose text has no tags")
     path = values["input"] if values["dataset"] is None else None
@@ -64,6 +64,7 @@ def _refuse_markup_options(values: dict[str, Any]) -> None:
         refuse_idle(values, ("columns",), "without --document csv or tsv")
     if format != "json":
         refuse_idle(values, ("keys",), "without --document json")
+    return format is not None or values["markup"] is not None
 
 
 def _refuse_search_options(values: dict[str, Any]) -> None:
