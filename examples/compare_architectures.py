@@ -16,7 +16,7 @@ import curves
 import numpy as np
 from report import read_bleu, read_speed, spread, table
 
-AXES = {"tflop": "operations, 10¹²", "minutes": "processor minutes"}
+AXES = ("tflop", "processor_minutes")
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the cost of the cheapest run, at which the curves are read
 
 
@@ -25,7 +25,7 @@ class Validation(NamedTuple):
 
     update: int
     tflop: float  # 10¹² operations, by the model's own count
-    minutes: float  # of processor time
+    processor_minutes: float
     perplexity: float
     bleu: float
 
@@ -42,12 +42,12 @@ class Run:
     def read(cls, folder: Path) -> "Run":
         """Read a run from its folder. Exits with a message if it has diverged or recorded no cost."""
         metrics = curves.read_metrics(folder / "checkpoints/metrics.jsonl")
-        names = ("tflop", "processor_minutes", "valid_ppl", "valid_bleu")
-        columns = [metrics.get(name, {}) for name in names]
-        updates = [update for update in columns[-1] if all(update in column for column in columns)]
-        if len(updates) < len(columns[-1]) or not updates:
+        perplexity, bleu = (metrics.get(name, {}) for name in ("valid_ppl", "valid_bleu"))
+        if not bleu or not bleu.keys() <= perplexity.keys():
             sys.exit(f"{folder}: training has diverged, or its metrics are incomplete: remove it to train again")
-        values = [Validation(update, *(column[update] for column in columns)) for update in updates]
+        tflop, minutes = (curves.cost(metrics, axis, list(bleu)).tolist() for axis in AXES)
+        columns = zip(bleu, tflop, minutes, (perplexity[update] for update in bleu), bleu.values(), strict=True)
+        values = [Validation(*column) for column in columns]
         return cls(read_bleu(folder), read_speed(folder), values)
 
     def at(self, axis: str, cost: float, value: str) -> float | None:
@@ -74,11 +74,15 @@ def ends(runs: Runs) -> str:
         rows.append(
             [
                 *(model, str(len(several)), f"{several[0].validations[-1].update:,}", f"{operations:.3g}"),
-                *(over(lambda end: end.minutes, 1), over(lambda end: end.perplexity), over(lambda end: end.bleu)),
+                *(
+                    over(lambda end: end.processor_minutes, 1),
+                    over(lambda end: end.perplexity),
+                    over(lambda end: end.bleu),
+                ),
                 *(spread([run.bleu for run in several]), spread([run.speed for run in several], 0)),
             ]
         )
-    return table((*header, "validation BLEU, greedy", "test BLEU, beam 4", "sentences per second"), rows)
+    return table((*header, "validation BLEU, greedy", "test BLEU, beam 4", "sentences per second (elapsed)"), rows)
 
 
 def at_equal_cost(runs: Runs, axis: str) -> str:
@@ -91,7 +95,9 @@ def at_equal_cost(runs: Runs, axis: str) -> str:
         ]
         cells = [spread([one for one in own if one is not None]) if None not in own else "" for own in readings]
         rows.append([f"{cost:.3g}", *cells])
-    return table([AXES[axis], *(f"{model}, {value}" for value in ("BLEU", "perplexity") for model in runs)], rows)
+    return table(
+        [curves.AXES[axis], *(f"{model}, {value}" for value in ("BLEU", "perplexity") for model in runs)], rows
+    )
 
 
 def main(folders: Sequence[Path]) -> None:

@@ -25,6 +25,7 @@ class Corpus(NamedTuple):
     test: str
     how_to_get: str
     options: str = ""  # of nmt-preprocess, to learn its vocabulary
+    scoring: str = ""  # options of nmt-score
 
     def fetch(self, run: Recipe, folder: str, text: str = "text", splits: tuple[str, ...] = ()) -> None:
         """Copy the text from a folder to `text` in the work folder. Without a folder, download Multi30k."""
@@ -43,11 +44,14 @@ class Corpus(NamedTuple):
         return f"--validpref {text}/{self.valid} --testpref {text}/{self.test}"
 
 
-MULTI30K = Corpus("en", "de", "train", "val", "test_2016_flickr", "set MULTI30K_DIR", "--character-coverage 1")
+MULTI30K = Corpus(
+    *("en", "de", "train", "val", "test_2016_flickr", "set MULTI30K_DIR", "--character-coverage 1", "--target-lang de"),
+)
 TANAKA = Corpus(
     *("en", "ja", "train", "dev", "test"),
     "set TANAKA_DIR to the folder of the corpus, see examples/tanaka/README.md",
     "--separate-vocab",
+    "--target-lang ja --tokenize char",
 )
 SEGMENTED = Corpus(
     *("en", "de", "train", "valid", "test.2016"),

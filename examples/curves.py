@@ -4,8 +4,8 @@
     python examples/curves.py base=checkpoints/base big=checkpoints/big --output curves.svg
     python examples/curves.py "base=seed-1/base seed-2/base" "big=seed-1/big seed-2/big" --over tflop
 
-A run is a save folder of nmt-train or its metrics.jsonl. Its default name is the name of its folder. Several runs of a
-model, one for each seed, become a curve of their mean in a band from their minimum to their maximum.
+A run is a save folder of nmt-train or its metrics.jsonl. Its default name is the name of its folder. Several runs of
+one model are drawn as their mean, with a band from minimum to maximum.
 """
 
 import argparse
@@ -58,28 +58,35 @@ def read_metrics(path: Path) -> Metrics:
     return {key: dict(sorted(own.items())) for key, own in found.items()}
 
 
-def points(runs: Sequence[Metrics], key: str, over: str) -> NDArray[np.float64]:
-    """A row for each update at which all runs have the value: `over`, mean, minimum and maximum of the value."""
-    axes = [{update: update for update in run.get(key, {})} if over == "update" else run.get(over, {}) for run in runs]
-    common = [
-        update
-        for update in runs[0].get(key, {})
-        if all(update in run.get(key, {}) and update in axis for run, axis in zip(runs, axes, strict=True))
-    ]
-    values = np.array([[run[key][update] for run in runs] for update in common]).reshape(len(common), len(runs))
-    places = [np.mean([axis[update] for axis in axes]) for update in common]
+def cost(run: Metrics, axis: str, updates: Sequence[int]) -> NDArray[np.float64]:
+    """The operations or minutes of a run at some updates, linear between its records, or the updates themselves.
+
+    Exits with a message if the run has no such records.
+    """
+    if axis == "update":
+        return np.array(updates, float)
+    if not (records := run.get(axis)):
+        sys.exit(f"a run has no {AXES[axis]}: draw its curves over updates")
+    return np.interp(updates, [0, *records], [0.0, *records.values()])
+
+
+def points(runs: Sequence[Metrics], key: str, axis: str) -> NDArray[np.float64]:
+    """A row for each update at which all runs have the value: its cost, and mean, minimum and maximum of the value."""
+    updates = [update for update in runs[0].get(key, {}) if all(update in run.get(key, {}) for run in runs)]
+    values = np.array([[run[key][update] for run in runs] for update in updates]).reshape(len(updates), len(runs))
+    places = np.mean([cost(run, axis, updates) for run in runs], axis=0)
     return np.column_stack([places, values.mean(1), values.min(1), values.max(1)])
 
 
-def plot(models: Mapping[str, Sequence[Metrics]], over: str = "update") -> Figure:
+def plot(models: Mapping[str, Sequence[Metrics]], axis: str = "update") -> Figure:
     """Draw a panel for each kind of value, stacked vertically. Exits with a message if there is none."""
     curves = {
-        title: [(number, key, points(runs, key, over)) for number, runs in enumerate(models.values()) for key in keys]
+        title: [(number, key, points(runs, key, axis)) for number, runs in enumerate(models.values()) for key in keys]
         for title, keys in PANELS.items()
     }
     panels = {title: several for title, several in curves.items() if any(len(rows) for _, _, rows in several)}
     if not panels:
-        sys.exit(f"no run has a loss, a perplexity or BLEU over {AXES[over]}: give metrics.jsonl of a training run")
+        sys.exit("no run has a loss, a perplexity or BLEU: give the metrics.jsonl of a training run")
     figure = Figure(figsize=(5, 2.2 * len(panels) + 0.25 * (len(models) + 1)), layout="constrained")
     every = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
     styles = [{"color": f"C{i}", "linestyle": "--" if i >= 10 else "-"} for i in range(len(models))]  # ten colors
@@ -92,7 +99,7 @@ def plot(models: Mapping[str, Sequence[Metrics]], over: str = "update") -> Figur
             thin = {"linewidth": 0.8, "alpha": 0.6} if key == "loss" else {"marker": ".", "linewidth": 1.5}
             axes.plot(rows[:, 0], rows[:, 1], **styles[number], **thin)
             axes.fill_between(*rows[:, [0, 2, 3]].T, color=f"C{number}", alpha=0.2, linewidth=0)
-    every[-1].set_xlabel(AXES[over])
+    every[-1].set_xlabel(AXES[axis])
     lines = [every[-1].plot([], [], **style)[0] for style in styles]
     for text in figure.legend(lines, list(models), loc="outside upper left", frameon=False).get_texts():
         text.set_parse_math(False)

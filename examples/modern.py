@@ -90,7 +90,8 @@ with Recipe("modern", v.WORK) as run:
         run(f"python -m compare {named(folders)} > {name}/bleu.md")
         for seed in v.SEEDS:
             systems = " ".join(f"{name}/{model}/seed-{seed}/translation.{target}" for model in models)
-            run(f"nmt-score {systems} --reference {test}.{target}.gz --paired-bs > {name}/seed-{seed}.txt")
+            scoring = f"--reference {test}.{target}.gz {corpus.scoring} --paired-bs"
+            run(f"nmt-score {systems} {scoring} > {name}/seed-{seed}.txt")
         for axis in ("tflop", "processor_minutes"):
             run(f"python -m curves {named(folders, '/checkpoints')} --over {axis} --output {name}/{axis}.svg")
         bootstrap = " ".join(f"{name}/seed-{seed}.txt" for seed in v.SEEDS)
