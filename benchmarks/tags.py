@@ -3,9 +3,8 @@
     python benchmarks/tags.py averaged.pt multi30k/test_2016_flickr.en.gz
     python benchmarks/tags.py 'node examples/browser-student/translate.mjs page worker html' test_2016_flickr.en.gz
 
-Encloses each occurrence of a common English word in <b>…</b>, translates to German, and counts how often the tags
-enclose the German word and nothing else. Words that occur twice in a line do not count, nor do outputs that contain
-the German word twice or not at all.
+Encloses common English words that occur once in a line in <b>…</b>, translates to German, and counts how often the
+tags enclose the German word and nothing else. Outputs that contain the German word twice or not at all do not count.
 """
 
 import re

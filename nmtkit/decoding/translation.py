@@ -35,8 +35,8 @@ class Candidate:
 
     With alignments, `attention` (tokens, source tokens with `</s>`) contains the weights of each token, which sum to 1;
     a line that was split has no attention. `alignment` lists pairs of source and target words, counted from 0. Each
-    target word is paired with the source word with its largest weight after `balance`, which is never a tag. A tag that
-    is part of the line counts as a word. `segment` contains the text with the tags of a request's segment.
+    target word is paired with one source word, never with a tag (see `alignment.align_words`). A tag that is part of
+    the line counts as a word. `segment` contains the text with the tags of a request's segment.
     """
 
     text: str

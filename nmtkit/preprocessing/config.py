@@ -146,8 +146,8 @@ class VocabularyConfig(Config):
         0.0,
         min=0,
         max=1,
-        help="Also learn subwords from copies of this share of the sentences in capitals, and of as many with "
-        "capitalized words, for nmt-train --augment.",
+        help="Also learn subwords from copies of this share of the sentences in capitals, and of the same share with "
+        "capitalized words. Use with nmt-train --augment.",
     )
     seed: int = option(1, help="Seed of --spm-sample, --vocab-capitals and --placeholders.")
     min_count: int = option(1, min=1, help="With --tokenizer space: drop words that occur less often.")
