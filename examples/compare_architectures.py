@@ -88,15 +88,16 @@ def ends(runs: Runs) -> str:
 def at_equal_cost(runs: Runs, axis: str) -> str:
     """Validation BLEU and perplexity of each model, at shares of the cost of the cheapest run."""
     cheapest = min(getattr(run.validations[-1], axis) for several in runs.values() for run in several)
+    readings = [(value, share * cheapest) for value in ("bleu", "perplexity") for share in SHARES]
     rows = []
-    for cost in (share * cheapest for share in SHARES):
-        readings = [
-            [run.at(axis, cost, value) for run in runs[model]] for value in ("bleu", "perplexity") for model in runs
-        ]
-        cells = [spread([one for one in own if one is not None]) if None not in own else "" for own in readings]
-        rows.append([f"{cost:.3g}", *cells])
+    for model, several in runs.items():
+        values = [[run.at(axis, cost, value) for run in several] for value, cost in readings]
+        rows.append(
+            [model, *(spread([one for one in own if one is not None]) if None not in own else "" for own in values)]
+        )
+    names = {"bleu": "BLEU", "perplexity": "perplexity"}
     return table(
-        [curves.AXES[axis], *(f"{model}, {value}" for value in ("BLEU", "perplexity") for model in runs)], rows
+        [f"model, over {curves.AXES[axis]}", *(f"{names[value]} at {cost:.3g}" for value, cost in readings)], rows
     )
 
 

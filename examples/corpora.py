@@ -45,7 +45,16 @@ class Corpus(NamedTuple):
 
 
 MULTI30K = Corpus(
-    *("en", "de", "train", "val", "test_2016_flickr", "set MULTI30K_DIR", "--character-coverage 1", "--target-lang de"),
+    *(
+        "en",
+        "de",
+        "train",
+        "val",
+        "test_2016_flickr",
+        "set MULTI30K_DIR",
+        "--character-coverage 1",
+        "--target-lang de --tokenize 13a",
+    ),
 )
 TANAKA = Corpus(
     *("en", "ja", "train", "dev", "test"),

@@ -224,9 +224,9 @@ def test_table2_reads_curves_at_equal_cost(write: Write, capsys: pytest.CaptureF
     run = compare_architectures.Run.read(folder.parents[3] / "transformer/seed-1")
     assert [run.at("processor_minutes", cost, "bleu") for cost in (9, 10, 15, 20, 21)] == [None, 10, 15, 20, None]
     assert "| recurrent | 1 | 20 | 4e+13 | 20.0 | 10.00 | 20.00 | 30.50 | 12 |" in shown
-    assert (
-        "| 20 | 20.00 | 10.00 | 10.00 | 10.00 |" in shown
-    )  # 20 · 10¹² operations: update 20 of one, update 10 of the other
+    # at 20 · 10¹² operations: update 20 of one, update 10 of the other
+    assert "| transformer |  | 10.00 | 15.00 | 20.00 |  | 10.00 | 10.00 | 10.00 |" in shown
+    assert "| recurrent |  |  |  | 10.00 |  |  |  | 10.00 |" in shown
     write("recurrent/seed-1/checkpoints/metrics.jsonl", '{"update": 9, "valid_bleu": 0.1}\n')
     with pytest.raises(SystemExit, match="diverged"):
         compare_architectures.Run.read(folder.parents[3] / "recurrent/seed-1")
