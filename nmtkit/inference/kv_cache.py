@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nmtkit.inference.sentence_rows import SentenceRows
+from nmtkit.inference.sentence_rows import RowState, SentenceRows
 
 _GROWTH = 16  # positions that a buffer has left after it was enlarged
 
@@ -31,7 +31,7 @@ class LayerCache:
     state: Tensor | None = None
 
 
-class KeyValueCache:
+class KeyValueCache(RowState):
     """The state of a batch of B sentences after `length` steps. Initially each sentence has one row."""
 
     def __init__(self, layers: list[LayerCache], memory_bias: Tensor, positions: Callable[[int, int], Tensor]) -> None:
@@ -50,20 +50,7 @@ class KeyValueCache:
         cache.keys, cache.values = self._appended(cache.keys, k), self._appended(cache.values, v)
         return cache.keys[:end, :rows], cache.values[:end, :rows]
 
-    def reorder(self, origins: Tensor) -> None:
-        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
-        if self.rows.is_unchanged(origins):
-            return
-        self._reorder_layers(origins)
-        if (kept := self.rows.reorder(origins)) is not None:
-            self._keep_sentences(kept)
-
-    def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """Reorder the rows by origins (sentences · width,), see `TorchState.reorder_fixed`."""
-        self._reorder_layers(origins)
-        self.rows.widen(width)
-
-    def _reorder_layers(self, origins: Tensor) -> None:
+    def _reorder_rows(self, origins: Tensor) -> None:
         for cache in self.layers:
             if cache.state is None:
                 cache.keys, cache.values = self._reordered(cache.keys, origins), self._reordered(cache.values, origins)

@@ -6,6 +6,8 @@ change at each step, so data about the source is stored once for each sentence.
 Letters: R rows, B sentences.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -60,3 +62,28 @@ class SentenceRows:
             within = torch.arange(origins.numel(), device=origins.device) - first
             self._slots = self._sentence_of_row * self._widest + within
         return present if is_sparse else None
+
+
+class RowState(ABC):
+    """A `TorchState` that stores data about the source by sentence, and all else by row."""
+
+    rows: SentenceRows
+
+    def reorder(self, origins: Tensor) -> None:
+        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
+        if self.rows.is_unchanged(origins):
+            return
+        self._reorder_rows(origins)
+        if (kept := self.rows.reorder(origins)) is not None:
+            self._keep_sentences(kept)
+
+    def reorder_fixed(self, origins: Tensor, width: int) -> None:
+        """Reorder the rows by origins (sentences · width,), see `TorchState.reorder_fixed`."""
+        self._reorder_rows(origins)
+        self.rows.widen(width)
+
+    @abstractmethod
+    def _reorder_rows(self, origins: Tensor) -> None: ...
+
+    @abstractmethod
+    def _keep_sentences(self, sentences: Tensor) -> None: ...

@@ -10,34 +10,24 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from nmtkit.inference.sentence_rows import SentenceRows
+from nmtkit.inference.sentence_rows import RowState, SentenceRows
 from nmtkit.inference.torch_inference import TorchInference
 from nmtkit.model.convolutional import Convolutional, ConvolutionalDecoderLayer, ConvolutionalMemory, WeightNorm
 
 
-class ConvolutionalState:
+class ConvolutionalState(RowState):
     """The last k - 1 inputs (R, inputs, k - 1) of each layer, and the encoded source of each sentence."""
 
     def __init__(self, memory: ConvolutionalMemory, inputs: list[Tensor]) -> None:
         self.memory, self.inputs, self.length = memory, inputs, 0
         self.rows = SentenceRows(memory.keys.size(0), memory.keys.device)
 
-    def reorder(self, origins: Tensor) -> None:
-        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
-        if self.rows.is_unchanged(origins):
-            return
-        self._reorder_inputs(origins)
-        if (kept := self.rows.reorder(origins)) is not None:
-            memory = self.memory
-            self.memory = ConvolutionalMemory(memory.keys[kept], memory.values[kept], memory.mask[kept])
-
-    def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """Reorder the rows by origins (sentences · width,), see `TorchState.reorder_fixed`."""
-        self._reorder_inputs(origins)
-        self.rows.widen(width)
-
-    def _reorder_inputs(self, origins: Tensor) -> None:
+    def _reorder_rows(self, origins: Tensor) -> None:
         self.inputs = [past.index_select(0, origins) for past in self.inputs]
+
+    def _keep_sentences(self, sentences: Tensor) -> None:
+        keys, values, mask = self.memory.keys, self.memory.values, self.memory.mask
+        self.memory = ConvolutionalMemory(keys[sentences], values[sentences], mask[sentences])
 
 
 class TorchConvolutional(TorchInference):

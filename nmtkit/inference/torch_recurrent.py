@@ -8,12 +8,12 @@ from typing import cast
 
 from torch import Tensor
 
-from nmtkit.inference.sentence_rows import SentenceRows
+from nmtkit.inference.sentence_rows import RowState, SentenceRows
 from nmtkit.inference.torch_inference import TorchInference
 from nmtkit.model.recurrent import LstmState, Recurrent, RecurrentLayer, RecurrentMemory
 
 
-class RecurrentState:
+class RecurrentState(RowState):
     """The LSTM states of all rows, and the encoded source of each sentence with the keys of its attention."""
 
     def __init__(self, memory: RecurrentMemory, keys: Tensor, layers: int) -> None:
@@ -22,22 +22,12 @@ class RecurrentState:
         zeros = keys.new_zeros(1, keys.size(0), keys.size(2))
         self.layers: list[LstmState] = [(zeros, zeros)] * layers
 
-    def reorder(self, origins: Tensor) -> None:
-        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
-        if self.rows.is_unchanged(origins):
-            return
-        self._reorder_layers(origins)
-        if (kept := self.rows.reorder(origins)) is not None:
-            self.memory = RecurrentMemory(self.memory.values[kept], self.memory.mask[kept])
-            self.keys = self.keys[kept]
-
-    def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """Reorder the rows by origins (sentences · width,), see `TorchState.reorder_fixed`."""
-        self._reorder_layers(origins)
-        self.rows.widen(width)
-
-    def _reorder_layers(self, origins: Tensor) -> None:
+    def _reorder_rows(self, origins: Tensor) -> None:
         self.layers = [(h.index_select(1, origins), c.index_select(1, origins)) for h, c in self.layers]
+
+    def _keep_sentences(self, sentences: Tensor) -> None:
+        self.memory = RecurrentMemory(self.memory.values[sentences], self.memory.mask[sentences])
+        self.keys = self.keys[sentences]
 
 
 class TorchRecurrent(TorchInference):
