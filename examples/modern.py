@@ -23,7 +23,7 @@ CHANGES = {
     "rotary": "--positions rotary",
     "no-biases": "--no-bias",
     "6+1-layers": "--encoder-layers 6 --decoder-layers 1",
-    "R-Drop": "--r-drop 5",
+    "R-Drop": "--r-drop 5 --dropout 0.1",  # it compares two dropout masks
     "Muon": muon,
 }
 GRIDS = {
