@@ -53,7 +53,7 @@ MULTI30K = Corpus(
         "test_2016_flickr",
         "set MULTI30K_DIR",
         "--character-coverage 1",
-        "--target-lang de --tokenize 13a",
+        "--target-lang de",
     ),
 )
 TANAKA = Corpus(
