@@ -31,6 +31,7 @@ SMALLER = {
     },
 }
 NUMBERS = {
+    "--alignment-layer 3": "--alignment-layer 1",
     "--nproc-per-node 8": "--nproc-per-node 2",
     "vocab_size=6000": "vocab_size=200",
     "max_updates=1900": "max_updates=4",
