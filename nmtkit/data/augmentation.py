@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nmtkit.errors import UserError
+from nmtkit.text.casing import capitalize_words
 from nmtkit.text.languages import UNSPACED_LETTER
 
 DEFAULT = "upper=.07,title=.05,typos=.05,noise=.005,merge=.01,remove-end-punct=.1"
-_WORD = re.compile(r"(?<![\w./@])\w[\w'’]*(?![\w'’/@]|\.\w)")  # not a part of a URL or an address
 _END_MARKS = ".!?…。！？।"
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _WORDS_PER_TYPO = 8
@@ -65,11 +65,6 @@ def _upper(pair: Pair, following: Following, random: Random) -> Pair:
 
 def _title(pair: Pair, following: Following, random: Random) -> Pair:
     return Pair(*map(capitalize_words, pair))
-
-
-def capitalize_words(text: str) -> str:
-    """Capitalize each word of a text."""
-    return _WORD.sub(lambda word: word[0][:1].upper() + word[0][1:], text)
 
 
 def _typos(pair: Pair, following: Following, random: Random) -> Pair:

@@ -307,6 +307,17 @@ class StreamConfig(Config):
         help="Translate each sentence of a line separately and join the translations. Most models omit text if a line "
         "contains several sentences.",
     )
+    recase: str | None = option(
+        None,
+        choices=("none", "upper", "title"),
+        unset="upper for documents and in nmt-serve, none for lines",
+        help="upper: translate lines in capitals as running text, and restore the capitals. title: also lines with "
+        "only capitalized words.",
+    )
+
+    def for_documents(self) -> "StreamConfig":
+        """Return the options with the defaults for documents and nmt-serve."""
+        return replace(self, split_sentences=self.split_sentences is not False, recase=self.recase or "upper")
 
     def sizes_on(self, device: str) -> "BatchSizes":
         """Return the size of a batch and of the buffer on a device, such as "cuda:1"."""

@@ -186,8 +186,7 @@ def translate_file(
     except UserError as error:
         raise UserError(f"{path or 'stdin'}: {error}") from None
     prepared = Prepared(document, (*markup.patterns, PLACEHOLDERS))
-    splits = options.batches.split_sentences is not False
-    batches, results = replace(options.batches, split_sentences=splits), list[Segment]()
+    batches, results = options.batches.for_documents(), list[Segment]()
     search = replace(options.search, repetition_guard=options.search.repetition_guard is not False)
     requests = map(Request.of, stats.count(prepared.segments))
     with _progress(options.output, len(prepared.segments), 0) as advance:

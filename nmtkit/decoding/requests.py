@@ -9,6 +9,7 @@ from unicodedata import category
 from nmtkit.console.log import logger
 from nmtkit.decoding.config import RequestConfig
 from nmtkit.errors import UserError
+from nmtkit.text.casing import lower
 from nmtkit.text.input_stream import ALL_LINES
 from nmtkit.text.languages import UNSPACED_LETTER
 from nmtkit.text.reading import is_regular_file, read_lines
@@ -129,7 +130,7 @@ class Glossary:
 
     def __init__(self, entries: dict[str, str], ignore_case: bool = False) -> None:
         """`entries` maps source terms, with single spaces between words, to target terms. Case matters by default."""
-        self._fold = _lower if ignore_case else str
+        self._fold = lower if ignore_case else str
         self._entries = {self._fold(term): target for term, target in entries.items()}
         self.size, self.unused = len(self._entries), set(self._entries)  #: terms, and those that no text has contained
         lengths: dict[str, set[int]] = {}
@@ -168,11 +169,6 @@ class Glossary:
         """Find the longest term of whole words that begins at `start`; None if there is none."""
         candidates = (text[start : start + length] for length in self._longest_first.get(text[start], ()))
         return next((term for term in candidates if term in self._entries and _is_whole(term, text, start)), None)
-
-
-def _lower(text: str) -> str:
-    """Lowercase a text character by character, so that positions stay valid."""
-    return "".join(low if len(low := character.lower()) == 1 else character for character in text)
 
 
 def _single_spaced(text: str) -> str:

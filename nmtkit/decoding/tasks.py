@@ -15,6 +15,7 @@ from nmtkit.console.log import logger
 from nmtkit.decoding.config import StreamConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import parts
+from nmtkit.decoding.recasing import Recasing
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, Term, contains
 from nmtkit.decoding.search import Hypothesis
@@ -40,6 +41,7 @@ class SourceLimit:
     pass_through: bool = False  #: of these, sentences without a letter are not translated
     copies: bool | None = None  #: words that the source vocabulary cannot spell are copied; None: no stand-ins
     ignores_case: bool = False  #: required terms may have any case
+    recase: str = "none"  #: which lines in capitals are translated as running text
 
     @classmethod
     def of(cls, batches: StreamConfig, positions: int | None, pass_through: bool = False) -> "SourceLimit":
@@ -47,8 +49,8 @@ class SourceLimit:
         sentences = bool(batches.split_sentences)
         how = batches.overlong == "split", sentences, sentences and pass_through
         if not positions or batches.max_source_tokens <= positions:
-            return cls(batches.max_source_tokens, "--max-source-tokens", *how)
-        return cls(positions, "the model has no more positions", *how)
+            return cls(batches.max_source_tokens, "--max-source-tokens", *how, recase=batches.recase or "none")
+        return cls(positions, "the model has no more positions", *how, recase=batches.recase or "none")
 
     def without(self, tag: Sequence[int]) -> "SourceLimit":
         """Return the limit for the text after a tag. Raises UserError if the tag leaves no token for it."""
@@ -78,6 +80,7 @@ class Sentence:
     starts: tuple[int, ...] = ()  #: of a line in sentences: where the sentence of each task starts
     segment: Segment | None = None  #: with the tags of the text
     line: str | None = None  #: the line as it was given, if it has no tags and `text` has stand-ins
+    recasing: Recasing | None = None  #: of a line in capitals; the other fields are those of the running text
 
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -129,6 +132,8 @@ class SentenceEncoder:
         requests = [self._with_codes(request, number) for number, request in enumerate(requests, first_line)]
         if len({request.target is None for request in requests}) > 1:
             raise UserError("some lines have a target to score and some have none: separate them into two calls")
+        recasings = [Recasing.of(request, limit.recase, self._languages_of(request)) for request in requests]
+        requests = [each.running if each else own for each, own in zip(recasings, requests, strict=True)]
         given = requests
         if limit.copies is not None:
             requests = [self._stand_ins.of(request, limit.copies) for request in given]
@@ -142,7 +147,8 @@ class SentenceEncoder:
             for number, (request, parts) in enumerate(zip(requests, texts, strict=True), first_line)
         ]
         pairs = zip(sentences, given, requests, strict=True)
-        return [sentence if own is other else _copying(sentence, own, other) for sentence, own, other in pairs]
+        sentences = [sentence if own is other else _copying(sentence, own, other) for sentence, own, other in pairs]
+        return [replace(own, recasing=each) if each else own for own, each in zip(sentences, recasings, strict=True)]
 
     def banned(self, words: Sequence[str], ignore_case: bool = False) -> tuple[tuple[int, ...], ...]:
         """Return the ids of the words in --ban that the vocabulary can spell. The model cannot produce the others."""
@@ -237,7 +243,7 @@ class SentenceEncoder:
         if request.prefix or request.terms or terms:
             prefix = self._target_ids(request.prefix)
             prefix_is_cut = self._positions is not None and len(prefix) > self._positions
-            language = request.target_lang or self.languages[1]
+            language = self._languages_of(request)[1]
             required = (*self._terms(request.terms, language, limit.ignores_case), *self._terms(terms, language))
             constraints = Constraints(tuple(prefix[: self._positions]), tuple(dict.fromkeys(required)))
         if limit.split and cut and constraints is NO_CONSTRAINTS:
@@ -289,6 +295,10 @@ class SentenceEncoder:
     def _language(self, request: Request) -> str:
         """The source language of a request `_with_codes`."""
         return request.source_tag if request.source_tag in self._source.language_codes else self.languages[0]
+
+    def _languages_of(self, request: Request) -> tuple[str, str]:
+        """The source and target language of a request `_with_codes`."""
+        return self._language(request), request.target_lang or self.languages[1]
 
     def _spelled(
         self, words: Sequence[str], warning: str, ignore_case: bool

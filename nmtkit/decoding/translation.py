@@ -15,6 +15,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import join, separators
 from nmtkit.decoding.placement import SegmentPlacement
+from nmtkit.decoding.recasing import Recasing
 from nmtkit.decoding.repetition import repeats
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.stand_ins import once
@@ -121,15 +122,28 @@ def translation_of(
     if sentence.line is not None:
         start, _, end = sentence.line.partition(sentence.line.strip())
         candidates = tuple(replace(each, text=start + each.text + end, segment=None) for each in candidates)
+    if not candidates:
+        segment = placement.place((), (), target) if placement else None
+        blank = Candidate("".join(sentence.frame), alignment=() if config.alignment else None, segment=segment)
+        candidates = (blank,)
+    if sentence.recasing:
+        candidates = tuple(_recased(each, sentence.recasing) for each in candidates)
     if not config.sampling:
         candidates = different_texts(candidates)
-    segment = placement.place((), (), target) if placement and not candidates else None
-    blank = Candidate("".join(sentence.frame), alignment=() if config.alignment else None, segment=segment)
     tokens = (*source.vocab.to_pieces([*sentence.tag, *sentence.ids]), SPECIALS[EOS]) if config.alignment else None
     given = tuple(chain.from_iterable(task.source[:-1] for task in sentence.tasks))
     text = sentence.text if sentence.line is None else sentence.line
+    text = sentence.recasing.given.text if sentence.recasing else text
     begin = sentence.tasks[0].start if sentence.tasks else ()
-    return Translation(text, candidates or (blank,), tokens, given, len(sentence.tag), begin)
+    return Translation(text, candidates, tokens, given, len(sentence.tag), begin)
+
+
+def _recased(candidate: Candidate, recasing: Recasing) -> Candidate:
+    """Return a candidate in the capitals of its line."""
+    if candidate.segment is None:
+        return replace(candidate, text=recasing.restored(candidate.text))
+    segment = recasing.restored_segment(candidate.segment)
+    return replace(candidate, text=segment.plain, segment=segment)
 
 
 def _doubts(

@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from nmtkit.console.log import logger, working
-from nmtkit.data.augmentation import capitalize_words
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.machine.workers import WorkerPool
@@ -18,6 +17,7 @@ from nmtkit.preprocessing.config import VocabularyConfig, default_vocab_size
 from nmtkit.preprocessing.reasons import Marks
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, is_usable, read_blocks
 from nmtkit.storage.files import map_numbers
+from nmtkit.text.casing import capitalize_words
 from nmtkit.text.languages import includes, side_names
 from nmtkit.text.reading import read_bytes
 from nmtkit.text.spm_training import train_sentencepiece

@@ -79,7 +79,7 @@ class _Loader:
 
     def __init__(self, options: ServingOptions) -> None:
         self._options, self._request_files = options, RequestFiles(options.requests, options.search.ignore_case)
-        self._batches = replace(options.batches, split_sentences=options.batches.split_sentences is not False)
+        self._batches = options.batches.for_documents()
 
     def __call__(self, languages: Languages | None, paths: Sequence[Path]) -> Model:
         checkpoints = [load_checkpoint(path) for path in paths]
