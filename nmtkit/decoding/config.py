@@ -310,9 +310,9 @@ class StreamConfig(Config):
     recase: str | None = option(
         None,
         choices=("none", "upper", "title"),
-        unset="upper for documents and in nmt-serve, none for lines",
+        unset="upper for documents and in nmt-serve, otherwise none",
         help="upper: translate lines in capitals as running text, and restore the capitals. title: also lines with "
-        "only capitalized words.",
+        "capitalized words, such as headlines.",
     )
 
     def for_documents(self) -> "StreamConfig":

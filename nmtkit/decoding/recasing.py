@@ -18,41 +18,56 @@ _DOTTED = ("az", "tr")  # languages in which I is the capital of ı
 
 @dataclass(frozen=True)
 class Recasing:
-    """A request for a line in capitals, and the request for the running text that the model is given."""
+    """How the translation of a line in capitals is written. The model is given the line as running text."""
 
     given: Request
-    running: Request
     capitals: Callable[[str], str]  #: writes a text like the line
 
     @classmethod
     def of(cls, request: Request, recase: str, languages: Iterable[str]) -> "Recasing | None":
-        """Return the recasing that --recase and the languages of a line require; None for a line that stays as it is.
+        """Return the recasing that --recase requires; None for a line that stays as it is.
 
-        Lines with ids or text of the target language stay as they are, and Turkish and Azerbaijani.
+        Lines with ids, a prefix, terms or a given target stay as they are, and lines from or to Turkish or Azerbaijani.
         """
-        if recase == "none" or request.ids is not None or request.target is not None:
+        is_fixed = request.ids is not None or request.target is not None or request.prefix or request.terms
+        if recase == "none" or is_fixed or any(short_code(language) in _DOTTED for language in languages):
             return None
-        segment = request.segment or Segment((request.text,))
-        texts = [part if isinstance(part, str) else "" for part in segment.parts]
-        capitals = capitals_of(" ".join(texts), title=recase == "title")
-        if not capitals or request.prefix or request.terms or any(short_code(each) in _DOTTED for each in languages):
-            return None
-        running, ends = running_text("".join(texts)), accumulate(map(len, texts))
-        spans = zip(segment.parts, texts, ends, strict=True)
+        capitals = capitals_of(" ".join(_texts(request)), title=recase == "title")
+        has_terms = capitals and request.glossary and request.glossary.terms(request.text)
+        return cls(request, capitals) if capitals and not has_terms else None
+
+    @property
+    def running(self) -> Request:
+        """The request for the line as running text."""
+        texts, segment = _texts(self.given), self.given.segment
+        running = running_text("".join(texts))
+        if segment is None:
+            return replace(self.given, text=running)
+        spans = zip(segment.parts, texts, accumulate(map(len, texts)), strict=True)
         parts = tuple(running[end - len(text) : end] if text else part for part, text, end in spans)
-        if request.segment is None:
-            return cls(request, replace(request, text=running), capitals)
         segment = Segment(parts, segment.movable)
-        return cls(request, replace(request, text=segment.text, segment=segment), capitals)
+        return replace(self.given, text=segment.text, segment=segment)
 
     def restored(self, text: str) -> str:
-        """Return a translation in capitals, except for the protected spans of the line."""
+        """Return a translation in capitals, except for the protected spans of the line that are part of it."""
         parts = self.given.segment.parts if self.given.segment else ()
-        protected = [re.escape(part.text) for part in parts if isinstance(part, Tag) and part.is_protected]
-        found = re.split(f"({'|'.join(protected) or '(?!)'})", text)
+        protected = "|".join(_whole(part.text) for part in parts if isinstance(part, Tag) and part.written != part)
+        found = re.split(f"({protected or '(?!)'})", text)
         return "".join(part if number % 2 else self.capitals(part) for number, part in enumerate(found))
 
     def restored_segment(self, segment: Segment) -> Segment:
         """Return a translation with tags in capitals."""
         parts = (self.restored(part) if isinstance(part, str) else part for part in segment.parts)
         return Segment(tuple(parts), segment.movable)
+
+
+def _texts(request: Request) -> list[str]:
+    """The text of each part of a request, empty for a tag."""
+    parts = request.segment.parts if request.segment else (request.text,)
+    return [part if isinstance(part, str) else "" for part in parts]
+
+
+def _whole(text: str) -> str:
+    """A pattern of a text that does not touch a longer word."""
+    before, after = ("\\b" if edge.isalnum() else "" for edge in (text[0], text[-1]))
+    return before + re.escape(text) + after

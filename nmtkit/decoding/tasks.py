@@ -48,9 +48,10 @@ class SourceLimit:
         """Return the limit that the options set, or `positions` of the model if lower. Fields are as in the class."""
         sentences = bool(batches.split_sentences)
         how = batches.overlong == "split", sentences, sentences and pass_through
-        if not positions or batches.max_source_tokens <= positions:
-            return cls(batches.max_source_tokens, "--max-source-tokens", *how, recase=batches.recase or "none")
-        return cls(positions, "the model has no more positions", *how, recase=batches.recase or "none")
+        limit = batches.max_source_tokens, "--max-source-tokens"
+        if positions and positions < batches.max_source_tokens:
+            limit = positions, "the model has no more positions"
+        return cls(*limit, *how, recase=batches.recase or "none")
 
     def without(self, tag: Sequence[int]) -> "SourceLimit":
         """Return the limit for the text after a tag. Raises UserError if the tag leaves no token for it."""

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.requests import Request
-from nmtkit.text.casing import capitals_of, running_text
+from nmtkit.decoding.recasing import Recasing
+from nmtkit.decoding.requests import Glossary, Request
+from nmtkit.text.casing import capitalize_words, capitals_of, running_text
 from nmtkit.text.markup import parse, render
 from nmtkit.text.segment import Kind, Segment, Tag
 
@@ -32,9 +33,10 @@ def test_a_line_in_capitals_is_translated_as_running_text(batches: StreamConfig,
     assert upper.candidates[0].tokens == plain.candidates[0].tokens
 
 
-@pytest.mark.parametrize(
-    "line", ["A dog runs.", "NATO", "Peter Müller", "12 €", "", Request("A DOG RUNS.", prefix="Ein"), "犬が走る。"]
-)
+USUAL = ["A dog runs.", "NATO", "NHKは会議を開いた。", "नासा NASA ने कहा", "Peter Müller", "12 €", "", "犬が走る。"]
+
+
+@pytest.mark.parametrize("line", [*USUAL, Request("A DOG RUNS.", prefix="Ein")])
 def test_other_lines_stay_as_they_are(line: str | Request, translator: Translator) -> None:
     assert [*translator.stream([line], SEARCH, TITLE)] == [*translator.stream([line], SEARCH)]
 
@@ -52,6 +54,18 @@ def test_tags_and_protected_text_keep_their_own_bytes(translator: Translator) ->
     assert "{name}" in both[2].plain
 
 
+def test_protected_text_inside_words_is_capitalized() -> None:
+    segment = Segment(("PRESS ", Tag(Kind.ALONE, "", text="a"), " TO RUN"))
+    recasing = Recasing.of(Request.of(segment), "upper", ())
+    assert recasing
+    assert recasing.restored("Drücke a, um im Gras zu rennen") == "DRÜCKE a, UM IM GRAS ZU RENNEN"
+
+
+def test_terms_of_a_glossary_are_found_in_capitals(translator: Translator) -> None:
+    request = Request("A DOG FROM THE EU RUNS.", glossary=Glossary({"EU": "Hund"}))
+    assert [*translator.stream([request], SEARCH, TITLE)] == [*translator.stream([request], SEARCH)]
+
+
 @given(st.text(st.characters(categories=["L", "P", "Z", "M"])))
 def test_running_text_keeps_each_character_but_its_case(text: str) -> None:
     running = running_text(text)
@@ -62,3 +76,9 @@ def test_running_text_keeps_each_character_but_its_case(text: str) -> None:
 def test_greek_words_in_capitals_end_in_a_final_sigma() -> None:
     assert running_text("Ο ΚΟΣΜΟΣ. ΝΑΙ") == "Ο κοσμος. Ναι"
     assert capitals_of("ΚΟΣΜΟΣ", title=False) is str.upper
+
+
+def test_headlines_keep_acronyms_and_may_have_short_words() -> None:
+    assert running_text("NASA Launches a New Mars Rover") == "NASA launches a new mars rover"
+    assert capitals_of("A Man in a Blue Shirt Is Standing", title=True) is capitalize_words
+    assert capitals_of("Two Dogs Run and the cats sleep", title=True) is None
