@@ -81,7 +81,7 @@ class Sentence:
     starts: tuple[int, ...] = ()  #: of a line in sentences: where the sentence of each task starts
     segment: Segment | None = None  #: with the tags of the text
     line: str | None = None  #: the line as it was given, if it has no tags and `text` has stand-ins
-    recasing: Recasing | None = None  #: of a line in capitals; the other fields are those of the running text
+    recasing: Recasing | None = None  #: of a line in capitals; the other fields describe its running text
 
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")

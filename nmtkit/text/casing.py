@@ -26,9 +26,9 @@ def capitals_of(text: str, title: bool) -> Callable[[str], str] | None:
 
     With `title`, a text with at least four capitalized words also counts if its other words have at most three letters.
     """
-    letters = _LETTER.findall(text)
-    if all(map(str.isupper, letters)):
-        return str.upper if len(letters) >= _FEWEST_LETTERS else None
+    if text.isupper():
+        letters = _LETTER.findall(text)  # also letters without case, such as Han
+        return str.upper if len(letters) >= _FEWEST_LETTERS and all(map(str.isupper, letters)) else None
     words = [found for word in text.split() if (found := _LETTER.findall(word))] if title else []
     capitalized = sum(word[0].isupper() for word in words)
     others = all(word[0].isupper() or (word[0].islower() and len(word) <= _SHORT) for word in words)
