@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmtkit.data.binary import REMEDY
-from nmtkit.data.description import DESCRIPTION, Description, SplitSummary, read_description, tokenizer_files
+from nmtkit.data.description import Description, read_description, tokenizer_files
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
 from nmtkit.storage.files import sha256
@@ -57,10 +57,6 @@ class Dataset:
         self.source, self.target = read_tokenizers(
             folder, (description.tokenizer, description.tokenizer), description.joined, description.languages
         )
-        self._sides = tuple(zip(description.sides, (self.source, self.target), strict=True))
-        for side, tokenizer in self._sides:
-            if len(tokenizer.vocab) != description.vocabulary[side]:
-                raise UserError(f"{folder / DESCRIPTION}: the vocabulary of {side} has the wrong size; {REMEDY}")
 
     @classmethod
     def open(cls, folder: Path, verify: bool = False) -> "Dataset":
@@ -83,27 +79,14 @@ class Dataset:
         return list(self.summaries)
 
     def split(self, name: str) -> Split:
-        """Open a split. Raises UserError if there is no split with this name, or if the dataset was replaced."""
+        """Open a split. Raises UserError if there is no split with this name."""
         if name not in self.summaries:
             raise UserError(f"{self.folder} has no split {name!r}, only {', '.join(self.summaries)}")
-        summary = self.summaries[name]
-        source, target = (self._open_side(summary, side, tokenizer) for side, tokenizer in self._sides)
-        if read_description(self.folder) != self._description:
-            raise UserError(
-                f"{self.folder}: a different dataset has replaced it since it was opened; run the command again"
-            )
+        source, target = (
+            Sentences(self.summaries[name].stems(self.folder, side), len(tokenizer.vocab))
+            for side, tokenizer in zip(self._description.sides, (self.source, self.target), strict=True)
+        )
         return Split(name, source, target)
-
-    def _open_side(self, summary: SplitSummary, side: str, tokenizer: Tokenizer) -> Sentences:
-        """Open one side of a split. Raises UserError if the counts in its files differ from the description."""
-        sentences = Sentences(summary.stems(self.folder, side), len(tokenizer.vocab))
-        for shard, part in zip(sentences.shards, summary.parts, strict=True):
-            if (len(shard), shard.tokens) != (part.sentences, part.tokens[side]):
-                raise UserError(
-                    f"{self.folder / DESCRIPTION}: the numbers of sentences and tokens of {shard.stem.name} do not "
-                    f"match its files; {REMEDY}"
-                )
-        return sentences
 
     @property
     def languages(self) -> tuple[str, str]:

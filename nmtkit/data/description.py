@@ -104,11 +104,6 @@ class SplitSummary:
         numbers: Iterable[int | None] = range(len(self.shards)) if self.shards else [None]
         return [split_stem(folder, self.name, side, number) for number in numbers]
 
-    @property
-    def parts(self) -> list[ShardSummary]:
-        """The shards, or the whole split as one."""
-        return self.shards or [ShardSummary(self.sentences, self.tokens)]
-
 
 class FileRecord(NamedTuple):
     """Size in bytes and checksum of a file when it was written."""
@@ -216,13 +211,12 @@ def _parse(fields: Mapping[str, Any]) -> Description:
     if not is_direction(*languages):
         raise ValueError(f"{languages[0]!r} and {languages[1]!r} are not two languages")
     check_kind(fields["tokenizer"])
-    sides, is_sharded = side_names(languages), fields["version"] == SHARDED_VERSION
     description = Description(
         *languages,
         fields["tokenizer"],
-        bool(fields["joined"]),
-        _counts(fields["vocabulary"], sides),
-        [_parse_summary(summary, sides, is_sharded) for summary in fields["splits"]],
+        fields["joined"],
+        fields["vocabulary"],
+        [_parse_summary(summary) for summary in fields["splits"]],
         {name: FileRecord(**record) for name, record in fields["files"].items()},
         fields.get("source_tag", ""),
     )
@@ -230,23 +224,11 @@ def _parse(fields: Mapping[str, Any]) -> Description:
     return description
 
 
-def _counts(values: Mapping[str, Any], sides: tuple[str, str]) -> dict[str, int]:
-    return {side: int(values[side]) for side in sides}
-
-
-def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str], is_sharded: bool) -> SplitSummary:
+def _parse_summary(summary: Mapping[str, Any]) -> SplitSummary:
     if not re.fullmatch(_SPLIT, summary["name"]):
         raise ValueError(f"{summary['name']!r} is not the name of a split")
-    shards = summary["shards"] if is_sharded else []
-    return SplitSummary(
-        summary["name"],
-        int(summary["sentences"]),
-        _counts(summary["tokens"], sides),
-        _counts(summary["unknown"], sides),
-        {reason: int(pairs) for reason, pairs in summary["dropped"].items()},
-        [(prefix, int(lines)) for prefix, lines in summary["corpora"]],
-        [ShardSummary(int(shard["sentences"]), _counts(shard["tokens"], sides)) for shard in shards],
-    )
+    shards = [ShardSummary(**shard) for shard in summary.get("shards", ())]
+    return SplitSummary(**{**summary, "shards": shards})
 
 
 def _check_names(description: Description) -> None:
