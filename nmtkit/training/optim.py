@@ -1,7 +1,7 @@
 """The learning rate, a pure function of the update number, the step of an optimizer, and its state in checkpoints."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -66,8 +66,10 @@ def take_step(
 
 def optimizer_tensors(optimizer: Optimizers, model: nn.Module) -> dict[str, Tensor]:
     """Return the optimizer's tensors, scalars or in the shape of a parameter, named by `STATES` and the parameter."""
-    states = {name: part.state.get(each, {}) for name, each in _trained(model) for part in _owner(optimizer, each)}
-    return {f"{kind}.{name}": value for name, state in states.items() for kind, value in state.items()}
+    tensors: dict[str, Tensor] = {}
+    for name, parameter, part in _trained(optimizer, model):
+        tensors |= {f"{kind}.{name}": value for kind, value in part.state.get(parameter, {}).items()}
+    return tensors
 
 
 def check_optimizer(tensors: Mapping[str, NDArray[np.float32]], weights: Mapping[str, NDArray[np.float32]]) -> None:
@@ -79,41 +81,17 @@ def check_optimizer(tensors: Mapping[str, NDArray[np.float32]], weights: Mapping
 
 
 def load_optimizer(optimizer: Optimizers, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Load tensors (…) from `optimizer_tensors`. Parameters that `has_state` finds without any start from zero."""
+    """Load tensors (…) from `optimizer_tensors`. Parameters without a complete state start from zero."""
     given = dict(tensors)
-    for name in has_state(optimizer, model, given):
-        parameter = model.get_parameter(name)
-        for part in _owner(optimizer, parameter):
-            kinds = STATES[type(part).__name__]
-            part.state[parameter] = {kind: given[f"{kind}.{name}"].to(parameter.device, copy=True) for kind in kinds}
+    for name, parameter, part in _trained(optimizer, model):
+        keys = {kind: f"{kind}.{name}" for kind in STATES[type(part).__name__]}
+        if given.keys() >= set(keys.values()):
+            part.state[parameter] = {kind: given[key].to(parameter.device, copy=True) for kind, key in keys.items()}
 
 
-def has_state(optimizer: Optimizers, model: nn.Module, tensors: Iterable[str]) -> list[str]:
-    """List the trained parameters for which the names of `optimizer_tensors` contain the state of their optimizer."""
-    present = _kinds(tensors)
-    return [
-        name
-        for name, parameter in _trained(model)
-        for part in _owner(optimizer, parameter)
-        if present.get(name) == set(STATES[type(part).__name__])
-    ]
-
-
-def _kinds(names: Iterable[str]) -> dict[str, set[str]]:
-    kinds: dict[str, set[str]] = {}
-    for key in names:
-        kind, _, name = key.partition(".")
-        kinds.setdefault(name, set()).add(kind)
-    return kinds
-
-
-def _owner(optimizer: Optimizers, parameter: nn.Parameter) -> list[torch.optim.Optimizer]:
-    return [
-        part
-        for part in optimizer.parts
-        if any(each is parameter for group in part.param_groups for each in group["params"])
-    ]
-
-
-def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+def _trained(optimizer: Optimizers, model: nn.Module) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer]]:
+    """Yield the name of each trained parameter, the parameter and its optimizer."""
+    owners = {each: part for part in optimizer.parts for group in part.param_groups for each in group["params"]}
+    for name, parameter in model.named_parameters():
+        if parameter in owners:
+            yield name, parameter, owners[parameter]

@@ -154,29 +154,26 @@ def resumed_state(
         state.discard_best()
     if change:
         state.validation = {}  # this update is to be validated again
-    _warn_of_other_versions(state, progress, reset, options.optimizer.lr_schedule)
+    _warn_of_other_versions(progress, options.optimizer.lr_schedule)
     free_options = options.model.free_options
-    relevant = (_relevant_options(each, free_options) for each in (progress["options"], options.to_dict()))
-    if differences := _differences(*relevant):
-        logger.warning("options have changed since the checkpoint: %s", "; ".join(differences))
+    old, new = (_relevant_options(each, free_options) for each in (progress["options"], options.to_dict()))
+    changed = [name for name in old.keys() & new.keys() if old[name] != new[name]]
+    if changes := [f"{name} was {old[name]}, is now {new[name]}" for name in sorted(changed)]:
+        logger.warning("options have changed since the checkpoint: %s", "; ".join(changes))
     return state
 
 
-def _warn_of_other_versions(state: RunState, progress: dict[str, Any], reset: bool, schedule: str) -> None:
-    """Warn if the version of the data order, the loss, or a linear or cosine `schedule` changed since the run began. A
-    version that is not recorded is 1."""
-    batches, before = "batches differ from here on", progress["options"].get("optimizer", {})
-    if state.part or state.updates_in_part:
-        batches += f", and the rest of epoch {state.epoch} may repeat some sentence pairs and omit others"
-    follows = schedule in ENDING_SCHEDULES and before.get("lr_schedule") == schedule
-    rates, losses = "learning rates after the warm-up differ", "losses and weights differ slightly from here on"
-    for subject, name, current, effect, matters in (
-        ("the data order", "data_order_version", ORDER_VERSION, batches, not reset),
-        ("the loss", "loss_version", LOSS_VERSION, losses, True),
-        (f"--lr-schedule {schedule}", "schedule_version", SCHEDULE_VERSION, rates, follows),
-    ):
+def _warn_of_other_versions(progress: dict[str, Any], schedule: str) -> None:
+    """Warn if an algorithm that determines the run has a different version now. A version that is not recorded is 1."""
+    versions = [
+        ("the data order", "data_order_version", ORDER_VERSION, "the rest of the epoch may repeat or omit some pairs"),
+        ("the loss", "loss_version", LOSS_VERSION, "losses and weights differ slightly from here on"),
+    ]
+    if schedule in ENDING_SCHEDULES:
+        versions.append((f"--lr-schedule {schedule}", "schedule_version", SCHEDULE_VERSION, "learning rates differ"))
+    for subject, name, current, effect in versions:
         used = progress.get(name, 1)
-        if matters and used != current:
+        if used != current:
             logger.warning("the checkpoint has version %d of %s, nmtkit now has %d: %s", used, subject, current, effect)
 
 
@@ -194,10 +191,3 @@ def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collecti
     for group, names in named.items():
         chosen |= {name: value for name, value in options.get(group, {}).items() if name in names}
     return chosen
-
-
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Describe options whose values differ; an option that is missing on one side counts as equal."""
-    return [
-        f"{name} was {before[name]}, is now {now[name]}" for name in before if name in now and before[name] != now[name]
-    ]

@@ -19,7 +19,7 @@ from nmtkit.storage.outputs import refuse_dataset
 from nmtkit.storage.run_files import BEST, LAST, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.optim import check_optimizer
-from nmtkit.training.state import check_record, recorded_options
+from nmtkit.training.state import check_record
 
 T = TypeVar("T")
 Better = Callable[[float, float], bool]  # whether the first of two validation values is better
@@ -104,7 +104,7 @@ class SaveDir:
 
     def read_options(self) -> dict[str, Any] | None:
         """Read the run's options from the newest checkpoint with an intact header; None if there is none."""
-        return self._from_newest_header(lambda path: recorded_options(read_progress(path), path))
+        return self._from_newest_header(_recorded_options)
 
     def _from_newest_header(self, read: Callable[[Path], T]) -> T | None:
         for _, path in reversed(self._found()):
@@ -201,6 +201,13 @@ def _load_resumable(path: Path, update: int) -> Checkpoint:
         check_finite(checkpoint.ema or {})
         check_optimizer(checkpoint.optimizer or {}, checkpoint.weights)
     return checkpoint
+
+
+def _recorded_options(path: Path) -> dict[str, Any]:
+    progress = read_progress(path)
+    check_record(progress, path)
+    options: dict[str, Any] = progress["options"]
+    return options
 
 
 def _progress(path: Path) -> dict[str, Any]:

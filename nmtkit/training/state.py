@@ -19,10 +19,6 @@ from nmtkit.wording import counted
 T = TypeVar("T", "Window", "RunState")
 
 
-# The required entries. All others have defaults, since older versions did not write them.
-_REQUIRED = ("best_metric", "checkpoint_validations", "options", "update")
-
-
 @dataclass
 class Window:
     """Sums over the updates since the last log line, with learning rate and gradient norm of the last update."""
@@ -210,16 +206,5 @@ def check_record(progress: Mapping[str, Any], path: Path, update: int | None = N
     """Raise UserError unless a run can resume from the `progress` of a checkpoint, written after `update` if given."""
     if "options" not in progress:
         raise UserError(f"{path} is an average or an import: use it with --init-from")
-    for name in sorted({*_REQUIRED} - progress.keys()):
-        raise UserError(f"{path}: its training state has no {name}")
     if update is not None and progress["update"] != update:
         raise UserError(f"{path} was saved after update {progress['update']}, not {update} as its name says")
-
-
-def recorded_options(progress: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the run's options from the `progress` of a checkpoint. Raises UserError if they are incomplete."""
-    check_record(progress, path)
-    options: dict[str, Any] = progress["options"]
-    if not options.get("batches", {}).get("max_tokens"):
-        raise UserError(f"{path}: its training state has no options.batches.max_tokens")
-    return options

@@ -13,7 +13,6 @@ from commands import Train
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.data.batching import ORDER_VERSION
-from nmtkit.errors import UserError
 from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.state import RunState, Window, check_record
@@ -35,12 +34,6 @@ def test_records_of_this_older_and_newer_versions_are_accepted() -> None:
     check_record(RECORD, PATH)
     check_record({**RECORD, "of_a_newer_version": 1}, PATH)
     for name in RECORD.keys() - {"update", "updates_in_epoch", "best_metric", "checkpoint_validations", "options"}:
-        check_record({key: value for key, value in RECORD.items() if key != name}, PATH)
-
-
-@pytest.mark.parametrize("name", ["update", "best_metric", "checkpoint_validations"])
-def test_a_record_without_a_required_field_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=f"has no {name}"):
         check_record({key: value for key, value in RECORD.items() if key != name}, PATH)
 
 
@@ -76,7 +69,7 @@ def test_resuming_with_another_data_order_warns(
     rewrite(stopped, change)
     (line,) = warnings(train(stopped, *RESUMED))
     assert f"the checkpoint has {words} of the data order, nmtkit now has {ORDER_VERSION}" in line
-    assert "the rest of epoch 1 may repeat some sentence pairs" in line
+    assert "the rest of the epoch may repeat or omit some pairs" in line
     assert warnings(train(stopped, *RESUMED)) == []  # the checkpoints are of this version now
 
 
