@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from random import Random
-from types import MappingProxyType
 from typing import NamedTuple
 
 from nmtkit.errors import UserError
@@ -94,13 +93,11 @@ def _remove_end_punctuation(pair: Pair, following: Following, random: Random) ->
     return stripped if both else pair
 
 
-MODIFIERS: Mapping[str, Modifier] = MappingProxyType(
-    {
-        "merge": _merge,
-        "remove-end-punct": _remove_end_punctuation,
-        "typos": _typos,
-        "upper": _upper,
-        "title": _title,
-        "noise": _noise,
-    }
-)
+MODIFIERS: dict[str, Modifier] = {
+    "merge": _merge,
+    "remove-end-punct": _remove_end_punctuation,
+    "typos": _typos,
+    "upper": _upper,
+    "title": _title,
+    "noise": _noise,
+}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nmtkit.errors import UserError
 from nmtkit.text.spm_model import ModelType, Piece, PieceType, read_model
-from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, SPACE, Tokenizer
+from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer
 from nmtkit.text.vocabulary import UNK
 
 Draw = Callable[[], float]  # a random number in [0, 1)
@@ -35,15 +35,10 @@ class Resegmenter:
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
-        if tokenizer.kind == SPACE:
-            raise UserError(
-                "--subword-sampling needs a SentencePiece model, but the dataset has segmented text: omit the option, "
-                "or preprocess raw text without --tokenizer space"
-            )
         if tokenizer.kind not in SENTENCEPIECE_KINDS:
             raise UserError(
                 f"--subword-sampling needs a SentencePiece model, but the dataset's tokenizer is {tokenizer.kind}: "
-                "omit the option"
+                "omit the option, or learn a model with nmt-preprocess"
             )
         try:
             model_type, pieces = read_model(tokenizer.model)

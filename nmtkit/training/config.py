@@ -101,15 +101,6 @@ class BatchConfig(Config):
 
 
 @dataclass(frozen=True)
-class LoadingConfig(Config):
-    heading: ClassVar[str] = BatchConfig.heading
-
-    num_workers: int = option(
-        1, min=0, max=1024, help="Threads that prepare micro-batches ahead of time. 0: none. Does not change results."
-    )
-
-
-@dataclass(frozen=True)
 class OptimizerConfig(Config):
     heading: ClassVar[str] = "Optimization"
 
@@ -261,6 +252,9 @@ class CheckpointConfig(Config):
 class ComputeConfig(Config):
     heading: ClassVar[str] = "Speed and memory"
 
+    num_workers: int = option(
+        1, min=0, max=1024, help="Threads that prepare micro-batches ahead of time. 0: none. Does not change results."
+    )
     activation_checkpointing: bool = option(
         False, help="Recompute activations in the backward pass: less memory, more time, same results."
     )
@@ -294,7 +288,6 @@ class TrainingOptions(OptionGroups):
     reading: DatasetConfig = field(default_factory=DatasetConfig)
     model: ModelConfig = field(default_factory=TransformerConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
-    loading: LoadingConfig = field(default_factory=LoadingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     fine_tuning: FineTuningConfig = field(default_factory=FineTuningConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)

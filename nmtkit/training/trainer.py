@@ -112,7 +112,7 @@ class Trainer:
             data.mixture(options.batches),
             ranks.rank,
             ranks.size,
-            options.loading.num_workers,
+            options.compute.num_workers,
             pair_sampling(data.datasets, data.splits, options),
             pinned=ranks.device.type == "cuda",
             packing=options.batches.packing == "on",

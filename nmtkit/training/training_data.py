@@ -16,7 +16,6 @@ from nmtkit.training.config import BatchConfig
 from nmtkit.training.validation import VALIDATION
 
 TRAINING = "train"
-_SMALLEST_SHARE = 1e-6  # of a dataset
 
 
 @dataclass(frozen=True)
@@ -114,19 +113,14 @@ class TrainingData:
 def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]:
     """Compute the share of each dataset from --mix, or from the datasets' sizes and --mix-temperature.
 
-    Raises UserError if the weights do not match the datasets, or if a share is too small.
+    Raises UserError if the weights do not match the datasets.
     """
     given = batches.weights or target_tokens
     if len(given) != len(target_tokens):
         raise UserError(f"--mix {batches.mix}: {len(given)} weights for {len(target_tokens)} datasets: give one each")
     exponent = 1 / (batches.mix_temperature or 1.0)
     weights = [(weight / max(given)) ** exponent for weight in given]  # so that powers and sums cannot overflow
-    shares = [weight / math.fsum(weights) for weight in weights]
-    if min(shares) < _SMALLEST_SHARE:
-        number, smallest = shares.index(min(shares)) + 1, min(shares)
-        remedy = "give it a weight with --mix" if batches.mix is None else "raise its weight in --mix"
-        raise UserError(f"dataset {number} has a share of only {smallest:.2g}: omit it, or {remedy}")
-    return shares
+    return [weight / math.fsum(weights) for weight in weights]
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:

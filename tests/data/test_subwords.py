@@ -196,9 +196,9 @@ def test_a_sentence_that_would_become_too_long_keeps_its_stored_segmentation(dat
 
 
 def test_segmented_text_is_refused(datasets: dict[str, Path]) -> None:
-    with pytest.raises(UserError, match="needs a SentencePiece model, but the dataset has segmented text"):
+    with pytest.raises(UserError, match="needs a SentencePiece model, but the dataset's tokenizer is space"):
         sampling(Dataset.open(datasets["separate"]))
-    with pytest.raises(UserError, match="segmented text"):
+    with pytest.raises(UserError, match="tokenizer is space"):
         Resegmenter(SpaceTokenizer(Vocabulary(["<pad>", "<unk>", "<s>", "</s>", "a"])), 0.1)
 
 

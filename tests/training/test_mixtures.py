@@ -6,7 +6,6 @@ import pytest
 from commands import Run, Train
 from training_runs import DROPOUT, OPTIONS, TRAIN, assert_near, assert_same_end, finish, last, metrics, refused, start
 
-from nmtkit.errors import UserError
 from nmtkit.training.config import BatchConfig
 from nmtkit.training.training_data import distinct_names, shares_of
 
@@ -116,7 +115,6 @@ def test_other_weights_on_resuming_are_a_warning_and_cause_no_large_update(
         (("--mix", "1,2,3"), ["3 weights for 2 datasets"]),
         (("--mix", "1,0"), ["each weight must be a number above 0"]),
         (("--mix", "1;1"), ["give numbers separated by commas"]),
-        (("--mix", "1,1e-9"), ["dataset 2", "share of only 1e-09", "omit it, or raise its weight in --mix"]),
         (("--mix", "1,99"), ["joined has a share of only 0.01, less than a sentence pair of --batch-tokens 400"]),
         (("--mix", "1,1", "--mix-temperature", 2), ["mutually exclusive"]),
     ],
@@ -168,8 +166,6 @@ def test_shares_follow_from_weights_or_sizes() -> None:
     assert shares_of([9, 1], BatchConfig(mix_temperature=2)) == pytest.approx([0.75, 0.25])
     assert shares_of([9, 1], BatchConfig(mix_temperature=1e9)) == pytest.approx([0.5, 0.5])
     assert shares_of([9, 1], BatchConfig(mix="1e308,1e308")) == [0.5, 0.5]
-    with pytest.raises(UserError, match="dataset 2 has a share"):
-        shares_of([9, 1], BatchConfig(mix_temperature=1e-3))
 
 
 def test_names_are_the_shortest_distinct_ends_of_paths() -> None:

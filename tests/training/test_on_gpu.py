@@ -25,7 +25,7 @@ from nmtkit.model.config import DeviceConfig, TransformerConfig
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
-    LoadingConfig,
+    ComputeConfig,
     OptimizerConfig,
     StopConfig,
     TrainingOptions,
@@ -135,7 +135,7 @@ def test_the_host_never_waits_for_a_gpu_in_an_update(
     options = TrainingOptions(
         model=TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2),
         batches=BatchConfig(batch_tokens=400, max_tokens=200, packing=packing),
-        loading=LoadingConfig(num_workers=0),
+        compute=ComputeConfig(num_workers=0),
         optimizer=OptimizerConfig(**more),  # type: ignore[arg-type]
         stop=StopConfig(max_updates=4),
         checkpoints=CheckpointConfig(save_dir=tmp_path),

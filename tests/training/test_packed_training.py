@@ -27,7 +27,7 @@ from nmtkit.model.packed_attention import PackedSide, Packing, Padding, attend_p
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.capacity import with_batches_of_device
-from nmtkit.training.config import BatchConfig, CheckpointConfig, LoadingConfig, OptimizerConfig, TrainingOptions
+from nmtkit.training.config import BatchConfig, CheckpointConfig, ComputeConfig, OptimizerConfig, TrainingOptions
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
@@ -168,7 +168,7 @@ def packed_trainer(dataset: Path, folder: Path, **batches: Any) -> Trainer:
     options = TrainingOptions(
         model=TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2, dropout=0.0),
         batches=replace(BatchConfig(batch_tokens=1000, packing="on"), **batches),
-        loading=LoadingConfig(num_workers=0),
+        compute=ComputeConfig(num_workers=0),
         optimizer=OptimizerConfig(warmup_updates=10),
         checkpoints=CheckpointConfig(save_dir=folder),
         device=DeviceConfig(precision="fp32"),

@@ -28,7 +28,7 @@ from nmtkit.text.vocabulary import PAD
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
-    LoadingConfig,
+    ComputeConfig,
     OptimizerConfig,
     StopConfig,
     TrainingOptions,
@@ -48,7 +48,7 @@ def options(tmp_path: Path) -> TrainingOptions:
     return TrainingOptions(
         model=MODEL,
         batches=BatchConfig(batch_tokens=10_000, max_tokens=10_000),
-        loading=LoadingConfig(num_workers=0),
+        compute=ComputeConfig(num_workers=0),
         optimizer=OptimizerConfig(warmup_updates=10),
         stop=StopConfig(max_updates=3),
         checkpoints=CheckpointConfig(save_dir=tmp_path / "run"),
