@@ -32,8 +32,7 @@ from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import BatchConfig, OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.loss import MicroBatchLoss
-from nmtkit.training.optim import take_step
-from nmtkit.training.optimizers import Optimizers, make_optimizer
+from nmtkit.training.optim import Optimizers, make_optimizer, take_step
 from nmtkit.training.ranks import Ranks
 
 SEED = 1

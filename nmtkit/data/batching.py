@@ -31,11 +31,12 @@ class Lengths(Protocol):
 
 
 class DataPosition(NamedTuple):
-    """The position of a run in its training data."""
+    """The position of a run in a corpus."""
 
     epoch: int = 1  # counted from 1
     part: int = 0  # of the epoch, counted from 0
     updates: int = 0  # done in the part
+    ahead: float = 0.0  # in a mixture: target tokens beyond the corpus's share, fewer than its last micro-batch has
 
 
 START = DataPosition()
@@ -87,7 +88,7 @@ class BatchSampler:
 
     def plans(self, position: DataPosition) -> Iterator[list[Update]]:
         """Yield the list of updates of each part endlessly, starting at `position`."""
-        epoch, part, done = position
+        epoch, part, done, _ = position
         while True:
             yield self._part(epoch, part)[done:]
             epoch, part, done = (epoch, part + 1, 0) if part + 1 < self.parts else (epoch + 1, 0, 0)

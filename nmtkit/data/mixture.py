@@ -27,31 +27,12 @@ class MicroBatch(NamedTuple):
     pairs: Indices
 
 
-class OtherPosition(NamedTuple):
-    """The position of a run in one of the other corpora."""
-
-    epoch: int = 1
-    part: int = 0
-    micro_batches: int = 0  # done in the part
-    ahead: float = 0.0  #: target tokens drawn beyond the corpus's share, fewer than its last micro-batch has
-
-
-class MixturePosition(NamedTuple):
-    """The position of a run in all its corpora."""
-
-    first: DataPosition = START
-    others: tuple[OtherPosition, ...] = ()  # empty: all at their start
-
-
-BEGINNING = MixturePosition()
-
-
 @dataclass(frozen=True)
 class MixedUpdate:
     """The micro-batches of one update."""
 
     epoch: int  # of the first corpus, like updates_per_epoch
-    next_position: MixturePosition  # after this update
+    next_position: tuple[DataPosition, ...]  # in each corpus, after this update
     updates_per_epoch: int  # as in `Update`
     micro_batches: list[MicroBatch]
 
@@ -86,21 +67,23 @@ class Mixture:
         ]
 
     def updates(
-        self, position: MixturePosition = BEGINNING, prefetch: Callable[[Plans], Plans] = iter
+        self, position: Sequence[DataPosition] = (START,), prefetch: Callable[[Plans], Plans] = iter
     ) -> Iterator[MixedUpdate]:
-        """Yield updates endlessly, starting at `position`. `prefetch` wraps an iterator of plans to work ahead."""
+        """Yield updates endlessly, starting at `position`: a place in each corpus, or in the first ones.
+
+        `prefetch` wraps an iterator of plans to work ahead.
+        """
         first, *samplers = self.samplers
+        begin, *places = list(position) + [START] * (len(self.samplers) - len(position))
         others = [
             _Follower(corpus, sampler, self.shares[corpus] / self.shares[0], place, prefetch)
-            for corpus, (sampler, place) in enumerate(
-                zip(samplers, position.others or [OtherPosition()] * len(samplers), strict=True), 1
-            )
+            for corpus, (sampler, place) in enumerate(zip(samplers, places, strict=True), 1)
         ]
-        for update in chain.from_iterable(prefetch(first.plans(position.first))):
+        for update in chain.from_iterable(prefetch(first.plans(begin))):
             micro_batches = [MicroBatch(0, update.epoch, pairs) for pairs in update.micro_batches]
             tokens = sum(first.target_tokens(pairs) for pairs in update.micro_batches) if others else 0
             micro_batches += chain.from_iterable(other.follow(tokens) for other in others)
-            after = MixturePosition(update.next_position, tuple(other.position for other in others))
+            after = (update.next_position, *(other.position for other in others))
             yield MixedUpdate(update.epoch, after, update.updates_per_epoch, micro_batches)
 
 
@@ -112,13 +95,12 @@ class _Follower:
         corpus: int,
         sampler: BatchSampler,
         ratio: float,
-        position: OtherPosition,
+        position: DataPosition,
         prefetch: Callable[[Plans], Plans],
     ) -> None:
         self.position = position
         self._corpus, self._sampler, self._ratio = corpus, sampler, ratio
-        begin = DataPosition(position.epoch, position.part, position.micro_batches)
-        self._planned = chain.from_iterable(prefetch(sampler.plans(begin)))
+        self._planned = chain.from_iterable(prefetch(sampler.plans(position)))
 
     def follow(self, tokens: int) -> Iterator[MicroBatch]:
         """Yield micro-batches until the corpus has its share, after `tokens` more target tokens of the first corpus."""
@@ -127,7 +109,7 @@ class _Follower:
             update = next(self._planned)
             (pairs,) = update.micro_batches
             ahead += self._sampler.target_tokens(pairs)
-            self.position = OtherPosition(*update.next_position)
+            self.position = update.next_position
             yield MicroBatch(self._corpus, update.epoch, pairs)
         self.position = self.position._replace(ahead=ahead)
 

@@ -20,8 +20,7 @@ from nmtkit.training.construction import build_model
 from nmtkit.training.ema import MovingAverage, ScheduleFreeAverage
 from nmtkit.training.fine_tuning import freeze
 from nmtkit.training.loss import MicroBatchLoss
-from nmtkit.training.optim import take_step
-from nmtkit.training.optimizers import make_optimizer
+from nmtkit.training.optim import make_optimizer, take_step
 from nmtkit.training.ranks import Ranks
 
 

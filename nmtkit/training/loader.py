@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from nmtkit.data.alignments import Alignments
 from nmtkit.data.batch import Batch, make_batch
+from nmtkit.data.batching import DataPosition
 from nmtkit.data.corpus import Dataset, Split
-from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, MixturePosition, Plans, seed_of
+from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, Plans, seed_of
 from nmtkit.data.packing import (
     MicroBatchTensors,
     Share,
@@ -84,7 +85,7 @@ class Loader:
         self.packing, self.max_tokens, self.alignments = packing, max_tokens, alignments
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
-    def updates(self, position: MixturePosition) -> Iterator[Work]:
+    def updates(self, position: Sequence[DataPosition]) -> Iterator[Work]:
         """Yield updates endlessly, starting at `position`. Threads prepare one update ahead."""
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in self.mixture.updates(position))

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, Weights, ranking_conditions
 from nmtkit.console.log import logger
-from nmtkit.data.batching import ORDER_VERSION
-from nmtkit.data.mixture import BEGINNING
+from nmtkit.data.batching import ORDER_VERSION, START
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.model.lora_config import LoraConfig
@@ -17,8 +16,7 @@ from nmtkit.training.config import TrainingOptions
 from nmtkit.training.fine_tuning import initial_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
 from nmtkit.training.loss import LOSS_VERSION
-from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optimizer
-from nmtkit.training.optimizers import schedule_free_sums
+from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optimizer, schedule_free_sums
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, restore
@@ -82,7 +80,7 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
     learner.search = checkpoint.search
     state = resumed_state(checkpoint, data.first.checksums(VALIDATION), metric, options)
     if state.best is None:
-        save_dir.forget_validations()
+        save_dir.validations = {}
     if given is not None:
         logger.info("--init-from %s is ignored: resuming from the checkpoints in %s", given, save_dir.folder)
     if options.fine_tuning.reset_progress and not is_reset(checkpoint, options):
@@ -142,7 +140,7 @@ def resumed_state(
     progress, reset = checkpoint.progress, is_reset(checkpoint, options)
     state = restore(RunState, progress)
     if reset:
-        state.position, state.updates_in_epoch = BEGINNING, 0
+        state.position, state.updates_in_epoch = [START], 0
         state.minutes, state.device_minutes, state.processor_minutes, state.flops = 0.0, 0.0, 0.0, 0
     now = {"best_metric": metric, "validation_data": validation_data, "loss_version": LOSS_VERSION}
     conditions = ranking_conditions({**now, "options": options.to_dict()})

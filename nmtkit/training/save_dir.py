@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ class SaveDir:
         self.config = config
         self.folder = config.save_dir
         self.newest: int | None = None  # the update of the newest checkpoint
-        self._validations: dict[int, float] = {}  # update -> value, for checkpoints with a validation
+        self.validations: dict[int, float] = {}  # update -> value, for checkpoints with a comparable validation
         self._is_best = False  # whether the newest checkpoint is the best
         self._interim: set[int] = set()  # updates of checkpoints that --keep-last does not count
         self._unusable: list[Path] = []  # newer checkpoints that cannot be resumed
@@ -87,7 +87,7 @@ class SaveDir:
                 self._unusable.append(path)
                 continue
             self.newest = checkpoint.progress["update"]
-            self._validations = dict(checkpoint.progress["checkpoint_validations"])
+            self.validations = dict(checkpoint.progress["checkpoint_validations"])
             self._is_best = checkpoint.progress.get("is_best", False)
             self._interim = {update for update, path in found if _progress(path).get("is_interim")}
             return checkpoint
@@ -132,7 +132,9 @@ class SaveDir:
         renamed, so that no command uses them as part of this run."""
         remove_partial_files(self.folder, is_run_file)  # keep files of other programs
         for path in self._unusable:
-            _set_aside(path)
+            renamed = path.with_name(path.name + UNUSABLE)
+            path.replace(renamed)
+            logger.warning("%s cannot be resumed: renamed to %s", path, renamed.name)
         if self.newest is not None:
             newest = checkpoint_path(self.folder, self.newest)
             if not newest.exists():  # resumed from LAST
@@ -146,10 +148,6 @@ class SaveDir:
         minutes = self.config.save_minutes
         return minutes > 0 and time.monotonic() - self._last_save >= minutes * 60
 
-    def forget_validations(self) -> None:
-        """Forget the ranking of checkpoints, because a different metric ranks them from now on."""
-        self._validations = {}
-
     def regular(self) -> list[int]:
         """List the updates of the checkpoints that --keep-last and nmt-average --last count, oldest first."""
         newest = -1 if self.newest is None else self.newest
@@ -157,7 +155,7 @@ class SaveDir:
 
     def save(self, update: int, checkpoint: Checkpoint, better: Better) -> None:
         """Write the checkpoint of an update, link `last` (and `best`) to it, and prune old ones."""
-        progress, validations, interim = checkpoint.progress, dict(self._validations), self._interim - {update}
+        progress, validations, interim = checkpoint.progress, dict(self.validations), self._interim - {update}
         if (value := progress.get(progress["best_metric"])) is not None:
             validations[update] = value
         if progress.get("is_interim"):
@@ -168,7 +166,7 @@ class SaveDir:
         path = checkpoint_path(self.folder, update)
         self._last_save = time.monotonic()
         save_checkpoint(path, checkpoint)
-        self.newest, self._validations, self._interim = update, validations, interim
+        self.newest, self.validations, self._interim = update, validations, interim
         self._link(path, progress["is_best"])
         for old, path in list_checkpoints(self.folder):
             if old not in keep and old < update:  # newer ones are not from this run
@@ -182,14 +180,10 @@ class SaveDir:
     def _kept(self, newest: int, validations: dict[int, float], interim: set[int], better: Better) -> set[int]:
         """Return the updates whose checkpoints to keep: the newest, the last N that are not interim, and the best N."""
         updates = {newest} | {update for update, _ in list_checkpoints(self.folder) if update < newest}
-        ranked = _ranked({update: value for update, value in validations.items() if update in updates}, better)
+        oldest_first = sorted(updates & validations.keys())  # of equal values, the earlier one is better
+        best_first = sorted(oldest_first, key=validations.__getitem__, reverse=better(1.0, 0.0))
         last = sorted(updates - interim)[-self.config.keep_last :]
-        return {newest, *last, *ranked[: self.config.keep_best]}
-
-
-def _ranked(validations: Mapping[int, float], better: Better) -> list[int]:
-    """Sort updates by value, the best first. Of equal values, the earlier update comes first."""
-    return sorted(sorted(validations), key=validations.__getitem__, reverse=better(1.0, 0.0))
+        return {newest, *last, *best_first[: self.config.keep_best]}
 
 
 def _load_resumable(path: Path, update: int) -> Checkpoint:
@@ -215,13 +209,6 @@ def _progress(path: Path) -> dict[str, Any]:
     with contextlib.suppress(UserError):
         return read_progress(path)
     return {}
-
-
-def _set_aside(path: Path) -> None:
-    """Rename a checkpoint, so that no command uses it as part of this run."""
-    renamed = path.with_name(path.name + UNUSABLE)
-    path.replace(renamed)
-    logger.warning("%s cannot be resumed: renamed to %s", path, renamed.name)
 
 
 def existing_part(path: Path) -> Path:

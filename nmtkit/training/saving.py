@@ -8,8 +8,7 @@ from nmtkit.storage.run_files import list_checkpoints
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.learner import Learner
 from nmtkit.training.metrics import MetricsWriter
-from nmtkit.training.optim import optimizer_tensors
-from nmtkit.training.optimizers import schedule_free_sums
+from nmtkit.training.optim import optimizer_tensors, schedule_free_sums
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, Window, make_record

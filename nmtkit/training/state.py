@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtkit.data.batching import ORDER_VERSION, DataPosition
-from nmtkit.data.mixture import MixedUpdate, MixturePosition, OtherPosition
+from nmtkit.data.mixture import MixedUpdate
 from nmtkit.errors import UserError
 from nmtkit.training.config import StopConfig, TrainingOptions
 from nmtkit.training.loss import LOSS_VERSION, perplexity
@@ -71,7 +71,7 @@ class RunState:
     part: int = 0  #: part of the epoch in which the next update is planned
     updates_in_part: int = 0
     updates_in_epoch: int = 0
-    others: list[tuple[int, int, int, float]] = field(default_factory=list)  #: `OtherPosition` of each other dataset
+    others: list[DataPosition] = field(default_factory=list)  #: positions in the other datasets
     schedule_start: int = 0  #: update from which the learning rate schedule counts
     minutes: float = 0.0
     device_minutes: float = 0.0  #: minutes of training, summed over devices
@@ -151,15 +151,14 @@ class RunState:
         return self.epoch if self.updates_in_epoch else max(1, self.epoch - 1)
 
     @property
-    def position(self) -> MixturePosition:
-        """The position in the data where the next update begins."""
+    def position(self) -> Sequence[DataPosition]:
+        """The position in each dataset where the next update begins."""
         first = DataPosition(self.epoch, self.part, self.updates_in_part)
-        return MixturePosition(first, tuple(OtherPosition(*other) for other in self.others))
+        return [first, *(DataPosition(*other) for other in self.others)]
 
     @position.setter
-    def position(self, position: MixturePosition) -> None:
-        self.epoch, self.part, self.updates_in_part = position.first
-        self.others = [*position.others]
+    def position(self, position: Sequence[DataPosition]) -> None:
+        (self.epoch, self.part, self.updates_in_part, _), *self.others = position
 
 
 def restore(kind: type[T], values: Mapping[str, Any]) -> T:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data import batching
 from nmtkit.data.batching import BatchSampler
-from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, MixturePosition, seed_of
+from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, seed_of
 
 BATCH_TOKENS, MAX_TOKENS = 4000, 1000
 SIZES = (3000, 700, 40)  # pairs
@@ -51,7 +51,7 @@ def test_one_corpus_has_the_updates_of_its_sampler() -> None:
     alone = Mixture(CORPORA[:1], [1.0], BATCH_TOKENS, MAX_TOKENS, seed=1)
     for mixed, update in zip(plan(alone.updates(), 100), sampler.updates(), strict=False):
         assert as_lists(mixed) == [(0, update.epoch, pairs.tolist()) for pairs in update.micro_batches]
-        assert mixed.next_position == MixturePosition(update.next_position)
+        assert mixed.next_position == (update.next_position,)
         assert (mixed.epoch, mixed.updates_per_epoch) == (update.epoch, update.updates_per_epoch)
 
 
@@ -63,7 +63,7 @@ def test_the_shares_are_kept_after_every_update_to_less_than_a_micro_batch() -> 
         for corpus in (1, 2):
             ahead = drawn[corpus] - drawn[0] * SHARES[corpus] / SHARES[0]
             assert -1e-6 < ahead < largest
-            assert ahead == pytest.approx(update.next_position.others[corpus - 1].ahead, abs=1e-6)
+            assert ahead == pytest.approx(update.next_position[corpus].ahead, abs=1e-6)
     assert drawn / drawn.sum() == pytest.approx(SHARES, abs=2e-3)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from nmtkit.data.batching import START, DataPosition
 from nmtkit.data.corpus import Dataset
-from nmtkit.data.mixture import BEGINNING, Mixture, MixturePosition
+from nmtkit.data.mixture import Mixture
 from nmtkit.data.sampling import PairSampling
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, UnigramSampling
 from nmtkit.errors import UserError
@@ -221,11 +221,10 @@ def test_batches_do_not_depend_on_ranks_workers_or_resuming(
     split = dataset.split("train")
     mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
     drawn = [sampling(dataset)]
-    straight = Loader([split], mixture, 0, 1, 0, drawn, max_tokens=100).updates(BEGINNING)
+    straight = Loader([split], mixture, 0, 1, 0, drawn, max_tokens=100).updates([START])
     expected = [dict(work.share()) for work in itertools.islice(straight, 9)][place.updates :]
     loaders = [
-        Loader([split], mixture, rank, ranks, workers, drawn, max_tokens=100).updates(MixturePosition(place))
-        for rank in range(ranks)
+        Loader([split], mixture, rank, ranks, workers, drawn, max_tokens=100).updates([place]) for rank in range(ranks)
     ]
     for batches in expected:
         shares = [pair for loader in loaders for pair in next(loader).share()]
@@ -251,8 +250,8 @@ def test_a_micro_batch_that_sampling_grows_beyond_max_tokens_is_split(dataset: D
 
     def parts_of(*sampling: PairSampling) -> list[int]:
         counts = []
-        limited = Loader([split], mixture, 0, 1, 0, sampling, max_tokens=100).updates(BEGINNING)
-        whole = Loader([split], mixture, 0, 1, 0, sampling).updates(BEGINNING)
+        limited = Loader([split], mixture, 0, 1, 0, sampling, max_tokens=100).updates([START])
+        whole = Loader([split], mixture, 0, 1, 0, sampling).updates([START])
         for work, uncut in itertools.islice(zip(limited, whole, strict=True), 5):
             for (_, parts), (_, (batch,)) in zip(work.share(), uncut.share(), strict=True):
                 counts.append(len(parts))
@@ -267,7 +266,7 @@ def test_a_micro_batch_that_sampling_grows_beyond_max_tokens_is_split(dataset: D
 def test_token_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
     split = dataset.split("train")
     mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
-    work = next(Loader([split], mixture, 0, 1, 0, [sampling(dataset, rate=0.5)]).updates(BEGINNING))
+    work = next(Loader([split], mixture, 0, 1, 0, [sampling(dataset, rate=0.5)]).updates([START]))
     share = work.share()
     counted = work.with_exact_counts(share, Ranks(torch.device("cpu")))
     target_tokens = sum(counted.target_tokens)

@@ -17,8 +17,9 @@ from training_runs import refused, tensors
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.alignments import Alignments
 from nmtkit.data.batch import Batch, make_batch
+from nmtkit.data.batching import START
 from nmtkit.data.corpus import Dataset
-from nmtkit.data.mixture import BEGINNING, Mixture
+from nmtkit.data.mixture import Mixture
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS
@@ -109,7 +110,7 @@ def test_the_lines_of_the_text_reach_their_pairs_in_every_part_of_a_batch(
     mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], 300, 100, seed=1)
     for rank in range(ranks):
         loader = Loader([split], mixture, rank, ranks, num_workers=1, alignments=alignments)
-        for work in loader.updates(BEGINNING):
+        for work in loader.updates([START]):
             if work.update.epoch > 1:
                 break
             for _, (batch,) in work.share():

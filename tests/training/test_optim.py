@@ -10,8 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from nmtkit.training.config import OptimizerConfig
-from nmtkit.training.optim import learning_rate, load_optimizer, optimizer_tensors
-from nmtkit.training.optimizers import Optimizers, make_optimizer
+from nmtkit.training.optim import Optimizers, learning_rate, load_optimizer, make_optimizer, optimizer_tensors
 
 
 def rate(update: int, d_model: int = 512, max_updates: int = 1000, **options: Any) -> float:

@@ -21,8 +21,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.ema import ScheduleFreeAverage
 from nmtkit.training.loss import batch_loss, symmetric_divergence
-from nmtkit.training.optim import load_optimizer, optimizer_tensors, take_step
-from nmtkit.training.optimizers import make_optimizer, schedule_free_sums
+from nmtkit.training.optim import load_optimizer, make_optimizer, optimizer_tensors, schedule_free_sums, take_step
 
 SCALER = torch.amp.GradScaler("cpu", enabled=False)
 SCHEDULE_FREE: dict[str, Any] = {"optimizer": "schedule-free", "lr_schedule": "constant"}

@@ -24,8 +24,9 @@ from training_runs import (
     wait_for,
 )
 
+from nmtkit.data.batching import START
 from nmtkit.data.corpus import Dataset
-from nmtkit.data.mixture import BEGINNING, Mixture
+from nmtkit.data.mixture import Mixture
 from nmtkit.training.loader import Loader, balanced_shares
 
 FAULTY = ROOT / "tests/helpers/faulty_train.py"
@@ -52,7 +53,7 @@ def test_the_costliest_micro_batches_are_assigned_first() -> None:
 def test_every_micro_batch_goes_to_one_rank(datasets: dict[str, Path]) -> None:
     split = Dataset.open(datasets["joined"]).split("train")
     mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
-    loaders = [Loader([split], mixture, rank, 3, num_workers=0).updates(BEGINNING) for rank in range(3)]
+    loaders = [Loader([split], mixture, rank, 3, num_workers=0).updates([START]) for rank in range(3)]
     for _ in range(5):
         works = [next(loader) for loader in loaders]
         assert sorted(number for work in works for number in work.numbers) == list(
