@@ -157,19 +157,17 @@ def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{flag(field.name)}: {value} is not a finite number")
     low, above, high, below = field.metadata["bounds"]
-    shown = value
     if isinstance(value, Integral):
         low = -_LARGEST if low is None and above is None else low
         high = _LARGEST if high is None and below is None else high
-        shown = value if abs(int(value)) <= _LARGEST else "the number"  # Python cannot format a very long number
     if low is not None and not value >= low:
-        raise UserError(f"{flag(field.name)}: {shown} is too small: the minimum is {low}")
+        raise UserError(f"{flag(field.name)}: {value} is too small: the minimum is {low}")
     if above is not None and not value > above:
-        raise UserError(f"{flag(field.name)}: {shown} is too small: it must be above {above}")
+        raise UserError(f"{flag(field.name)}: {value} is too small: it must be above {above}")
     if high is not None and not value <= high:
-        raise UserError(f"{flag(field.name)}: {shown} is too large: the maximum is {high}")
+        raise UserError(f"{flag(field.name)}: {value} is too large: the maximum is {high}")
     if below is not None and not value < below:
-        raise UserError(f"{flag(field.name)}: {shown} is too large: it must be below {below}")
+        raise UserError(f"{flag(field.name)}: {value} is too large: it must be below {below}")
     choices = field.metadata["choices"]
     if choices and value not in choices:
         raise UserError(f"{flag(field.name)}: {quoted(value)} is not one of {', '.join(choices)}")

@@ -27,7 +27,6 @@ OFFSET = np.dtype("<u8")
 Indices = NDArray[np.int64]
 Tokens = NDArray[np.unsignedinteger[Any]]
 TokenType = np.dtype[np.unsignedinteger[Any]]
-TOKEN_TYPES: dict[int, TokenType] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}  # by bytes per token
 
 REMEDY = "run nmt-preprocess again"
 _REMEDIES = {errno.ENOENT: REMEDY, errno.EMFILE: "raise the hard limit of open files, or use larger shards"}
@@ -35,7 +34,7 @@ _REMEDIES = {errno.ENOENT: REMEDY, errno.EMFILE: "raise the hard limit of open f
 
 def token_type(vocabulary_size: int) -> TokenType:
     """Choose the smallest dtype for all ids of a vocabulary."""
-    return TOKEN_TYPES[2 if vocabulary_size <= 1 << 16 else 4]
+    return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
 
 
 def token_path(stem: Path) -> Path:
@@ -84,12 +83,7 @@ class TokenFileWriter:
         return self
 
     def write(self, tokens: Tokens, lengths: NDArray[np.int32]) -> None:
-        """Append sentences, given as concatenated tokens (T,) and lengths (n,).
-
-        Raises ValueError if the lengths do not match the tokens, or a sentence is invalid, see `find_invalid_sentence`.
-        """
-        if (lengths < 1).any() or lengths.sum() != len(tokens):
-            raise ValueError(f"the lengths do not match {len(tokens)} tokens")
+        """Append sentences: concatenated tokens (T,) and lengths (n,). Raises ValueError if one is invalid."""
         if found := find_invalid_sentence(tokens, lengths, self._vocabulary_size):
             raise ValueError(f"sentence {self.sentences + found[0]} {found[1]}")
         ends = np.cumsum(lengths, dtype=OFFSET) + OFFSET.type(self.tokens)
@@ -115,21 +109,19 @@ class TokenFile:
     """Reads the sentences of one side of a split, including EOS.
 
     The files are memory-mapped, so all processes share their pages, and files that replace them later are not read.
-    Raises UserError with the file's name if a file is missing, or has an unknown format or version or the wrong size.
-    Reading raises UserError for damaged offsets and for invalid sentences, see `find_invalid_sentence`.
+    Raises UserError for a missing or damaged file. Reading raises it for damaged offsets and invalid sentences.
     """
 
     def __init__(self, stem: Path, vocabulary_size: int) -> None:
         self.stem, self._vocabulary_size = stem, vocabulary_size
-        index, tokens = _map(index_path(stem)), _map(token_path(stem))
-        self._sentences, self.tokens, dtype = _read_header(index[: HEADER.size], index_path(stem))
-        if len(index) != HEADER.size + (self._sentences + 1) * OFFSET.itemsize:
-            raise UserError(f"{index_path(stem)}: {len(index)} bytes do not fit {self._sentences} sentences; {REMEDY}")
-        if len(tokens) != self.tokens * dtype.itemsize:
-            raise UserError(f"{token_path(stem)}: {len(tokens)} bytes do not fit {self.tokens} tokens; {REMEDY}")
+        index, tokens, dtype = _map(index_path(stem)), _map(token_path(stem)), token_type(vocabulary_size)
+        header = index[: HEADER.size].ljust(HEADER.size)
+        magic, version, token_bytes, sentences, count = HEADER.unpack(header)
+        self._sentences, self.tokens = int(sentences), int(count)
+        sizes = HEADER.size + (self._sentences + 1) * OFFSET.itemsize, self.tokens * dtype.itemsize
+        if (magic, version, token_bytes) != (MAGIC, VERSION, dtype.itemsize) or (len(index), len(tokens)) != sizes:
+            raise UserError(f"{index_path(stem)} is damaged, or of a different version; {REMEDY}")
         self._offsets = np.frombuffer(index, np.dtype("<i8"), offset=HEADER.size)  # signed, for differences
-        if self._offsets[0] != 0 or self._offsets[-1] != self.tokens:
-            raise UserError(f"{index_path(stem)}: the offsets are damaged; {REMEDY}")
         if isinstance(tokens, mmap.mmap):
             tokens.madvise(mmap.MADV_RANDOM)  # otherwise each random access reads a megabyte ahead
         self._tokens = np.frombuffer(tokens, dtype)
@@ -172,15 +164,3 @@ def _map(path: Path) -> mmap.mmap | bytes:
     except OSError as error:
         remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
         raise UserError(f"cannot read {path}: {error.strerror}{remedy}") from error
-
-
-def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:
-    """Parse an index header: number of sentences, number of tokens, dtype. Raises UserError that names `path`."""
-    if len(header) < HEADER.size or not header.startswith(MAGIC):
-        raise UserError(f"{path} is not an nmtkit index; {REMEDY}")
-    _, version, token_bytes, sentences, tokens = HEADER.unpack(header)
-    if version != VERSION:
-        raise UserError(f"{path} has version {version}, this nmtkit reads version {VERSION}; {REMEDY}")
-    if token_bytes not in TOKEN_TYPES:
-        raise UserError(f"{path}: {token_bytes} bytes per token are not supported; {REMEDY}")
-    return sentences, tokens, TOKEN_TYPES[token_bytes]

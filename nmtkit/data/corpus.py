@@ -50,7 +50,7 @@ class Dataset:
 
     def __init__(self, folder: Path, description: Description) -> None:
         self.folder = folder
-        self.source_language, self.target_language = description.languages
+        self.languages = self.source_language, self.target_language = description.languages
         self.joined, self.source_tag = description.joined, description.source_tag
         self.summaries = {summary.name: summary for summary in description.splits}
         self._description = description
@@ -87,11 +87,6 @@ class Dataset:
             for side, tokenizer in zip(self._description.sides, (self.source, self.target), strict=True)
         )
         return Split(name, source, target)
-
-    @property
-    def languages(self) -> tuple[str, str]:
-        """The source and target language."""
-        return self.source_language, self.target_language
 
 
 def read_tokenizers(

@@ -66,8 +66,6 @@ class Sentences:
         return len(self.lengths)
 
     def __getitem__(self, number: int) -> Tokens:
-        if not 0 <= number < len(self):
-            raise IndexError(f"sentence {number} of {len(self)}")
         return self.gather(np.array([number]))[0]
 
     def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:

@@ -84,7 +84,6 @@ def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -
     [
         (["--spoons", "0"], "--spoons: 0 is too small: the minimum is 1"),
         (["--salt", "1"], "--salt: 1.0 is too large: it must be below 1.0"),
-        (["--chair-count", "9" * 400], "--chair-count: the number is too large: the maximum is 9223372036854775807"),
         (["--spoons", "many"], "'many' is not a valid int"),
         (["--spoon", "3"], "No such option --spoon. Did you mean --spoons? (see"),
         (["--kind", "leak"], "'leak' is not one of pea, leek. Did you mean leek? (see"),

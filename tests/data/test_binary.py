@@ -75,12 +75,11 @@ def test_a_file_is_mapped_privately_for_file_systems_without_shared_maps(tmp_pat
 @pytest.mark.parametrize(
     ("name", "start", "content", "message"),
     [
-        ("a.idx", 0, b"fairseq!", r"a\.idx is not an nmtkit index"),
-        ("a.idx", 8, struct.pack("<I", 2), r"a\.idx has version 2, this nmtkit reads version 1"),
-        ("a.idx", 12, struct.pack("<I", 3), r"a\.idx: 3 bytes per token are not supported"),
-        ("a.idx", 16, struct.pack("<Q", 5), r"a\.idx: 72 bytes do not fit 5 sentences"),
-        ("a.idx", 24, struct.pack("<Q", 11), r"a\.bin: 20 bytes do not fit 11 tokens"),
-        ("a.idx", HEADER.size, struct.pack("<Q", 1), r"a\.idx: the offsets are damaged"),
+        ("a.idx", 0, b"fairseq!", r"a\.idx is damaged, or of a different version"),
+        ("a.idx", 8, struct.pack("<I", 2), r"a\.idx is damaged, or of a different version"),
+        ("a.idx", 12, struct.pack("<I", 3), r"a\.idx is damaged"),
+        ("a.idx", 16, struct.pack("<Q", 5), r"a\.idx is damaged"),
+        ("a.idx", 24, struct.pack("<Q", 11), r"a\.idx is damaged"),
         ("a.idx", HEADER.size + 8, struct.pack("<Q", 9), r"a\.idx: the offsets are damaged"),
     ],
 )
@@ -112,12 +111,6 @@ def test_forged_offsets_are_refused_by_every_read(tmp_path: Path, forged: dict[i
     for read in (file.gather, file.lengths):
         with pytest.raises(UserError, match="the offsets are damaged"):
             read(np.array([sentence]))
-
-
-def test_a_writer_refuses_lengths_that_do_not_fit_the_tokens(tmp_path: Path) -> None:
-    for lengths in ([2], [4, -1], [0, 3]):
-        with TokenFileWriter(tmp_path / "a", 10) as writer, pytest.raises(ValueError, match="lengths do not match"):
-            writer.write(np.array([3, 4, 3], np.uint16), np.array(lengths, np.int32))
 
 
 @pytest.mark.parametrize(
