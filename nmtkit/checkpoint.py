@@ -20,16 +20,7 @@ from nmtkit.model.architectures import config_from_dict
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.parameters import check_weights, means, merged, transformer_shapes
-from nmtkit.storage.archive import (
-    FORMAT,
-    IMPORT,
-    LORA_VERSION,
-    VERSION,
-    as_user_errors,
-    read_archive,
-    read_archive_header,
-    write_archive,
-)
+from nmtkit.storage import archive
 from nmtkit.storage.atomic import staged_file
 from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
 from nmtkit.text.changed_vocabularies import Changed
@@ -159,7 +150,7 @@ def memory_for_weights(purpose: str, size: int) -> Iterator[None]:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically, with a temporary file, fsync and a rename. Raises RunError on failure."""
     with staged_file(path) as file:
-        write_archive(file, to_header(checkpoint), _to_tensors(checkpoint))
+        archive.write_archive(file, to_header(checkpoint), _to_tensors(checkpoint))
 
 
 def load_checkpoint(path: Path, merge: bool = True) -> Checkpoint:
@@ -168,10 +159,10 @@ def load_checkpoint(path: Path, merge: bool = True) -> Checkpoint:
     Raises UserError if the file is missing, damaged, truncated, of a newer version, or not an nmtkit checkpoint.
     """
     _refuse_folder(path)
-    with as_user_errors(path):
-        archive = read_archive(path)
-        checkpoint = from_header(archive.header, _tokenizer_tensors, lambda name: archive.tensors[name].tobytes())
-        weights, *others = (_with_prefix(prefix, archive.tensors) for prefix in _PREFIXES.values())
+    with archive.as_user_errors(path):
+        read = archive.read_archive(path)
+        checkpoint = from_header(read.header, _tokenizer_tensors, lambda name: read.tensors[name].tobytes())
+        weights, *others = (_with_prefix(prefix, read.tensors) for prefix in _PREFIXES.values())
         ema, optimizer, scales = (part or None for part in others)
         checkpoint = replace(checkpoint, weights=weights, ema=ema, optimizer=optimizer, scales=scales)
         checkpoint = checkpoint.merged() if merge else checkpoint
@@ -179,7 +170,7 @@ def load_checkpoint(path: Path, merge: bool = True) -> Checkpoint:
         check_weights(checkpoint.weights, shapes, checkpoint.scales)
         if checkpoint.ema is not None:
             check_weights(checkpoint.ema, shapes)
-    return replace(checkpoint, checksum=archive.checksum, release=archive.release)
+    return replace(checkpoint, checksum=read.checksum, release=read.release)
 
 
 def read_progress(path: Path) -> dict[str, Any]:
@@ -209,8 +200,8 @@ def read_model_config(path: Path) -> ModelConfig:
 
 def _read_header(path: Path, read: Callable[[dict[str, Any]], T]) -> T:
     _refuse_folder(path)
-    with as_user_errors(path):
-        return read(read_archive_header(path))
+    with archive.as_user_errors(path):
+        return read(archive.read_archive_header(path))
 
 
 def _refuse_folder(path: Path) -> None:
@@ -224,13 +215,13 @@ def checkpoint_in(folder: Path) -> str:
         return f"nmt-export {folder} --to checkpoint converts its safetensors to a checkpoint"
     newest_first = (path for _, path in reversed(list_checkpoints(folder)))
     found = next((path for path in (folder / BEST, folder / LAST, *newest_first) if path.is_file()), None)
-    return f"use {found}" if found else f"give the file of a checkpoint; {IMPORT}"
+    return f"use {found}" if found else f"give the file of a checkpoint; {archive.IMPORT}"
 
 
 def is_export(path: Path) -> bool:
     """Whether a path is a safetensors folder from nmt-export. Reads only the beginning of the header."""
     with contextlib.suppress(OSError), (path / SAFETENSORS_HEADER).open("rb") as file:
-        return FORMAT.encode() in file.read(_BEGINNING)
+        return archive.FORMAT.encode() in file.read(_BEGINNING)
     return False
 
 
@@ -251,8 +242,8 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
     """Convert everything except tensors and tokenizers to JSON values."""
     lora = checkpoint.lora
     return {
-        "format": FORMAT,
-        "version": VERSION if lora is None else LORA_VERSION,
+        "format": archive.FORMAT,
+        "version": archive.VERSION if lora is None else archive.LORA_VERSION,
         "model": checkpoint.model_config.to_dict(),
         "source_language": checkpoint.source_language,
         "target_language": checkpoint.target_language,
@@ -278,7 +269,7 @@ def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[s
     kinds = (header["tokenizer"]["source"], header["tokenizer"]["target"])
     source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])
-    lora = LoraConfig.from_dict(header["lora"]) if header["version"] == LORA_VERSION else None
+    lora = LoraConfig.from_dict(header["lora"]) if header["version"] == archive.LORA_VERSION else None
     progress, search = _object(header, "progress"), _object(header, "search")
     return Checkpoint(config, {}, *languages, source, target, progress, lora=lora, search=search)
 

@@ -7,9 +7,6 @@ from pathlib import Path
 from nmtkit.errors import UserError
 from nmtkit.machine.number_format import NumberFormat
 
-_DRIVERS = ("libcuda.so.1",)  # of NVIDIA
-_DEVICES = (Path("/dev/kfd"),)  # of AMD
-
 
 def inference_device(name: str) -> str:
     """Return the device for a value of `--device`: "cpu" or torch's name of a GPU. `auto` is a GPU if there is one.
@@ -59,13 +56,11 @@ def inference_precision(name: str, device: str) -> NumberFormat:
 
 
 def _has_driver() -> bool:
-    """Whether this machine has a GPU driver, so that torch may find a GPU."""
-    return any(path.exists() for path in _DEVICES) or any(map(_is_loadable, _DRIVERS))
-
-
-def _is_loadable(library: str) -> bool:
+    """Whether this machine has a GPU driver, of AMD or NVIDIA, so that torch may find a GPU."""
+    if Path("/dev/kfd").exists():
+        return True
     try:
-        ctypes.CDLL(library)
+        ctypes.CDLL("libcuda.so.1")
     except OSError:
         return False
     return True

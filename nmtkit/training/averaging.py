@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +149,8 @@ def relative_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _check_distinct(paths: Sequence[Path]) -> None:
-    seen: dict[tuple[int, int], Path] = {}
-    for path in paths:
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from error
-        first = seen.setdefault((status.st_dev, status.st_ino), path)
-        if first is not path:
+    for first, path in combinations([path for path in paths if path.exists()], 2):
+        if path.samefile(first):
             raise UserError(f"{first} and {path} are the same file: give each checkpoint once")
 
 

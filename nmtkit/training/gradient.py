@@ -127,16 +127,12 @@ class UpdateGradient:
     def _backward(self, update: int, chunk: _Chunk, tokens: int, module: nn.Module) -> Tensor:
         """Run the forward and backward pass of one chunk; return the sums of loss and nll (2,)."""
         self._attempt = chunk.batch
-        self._seed(update, chunk)
+        of_dropout = np.random.SeedSequence((self.seed, update, chunk.number, chunk.part))
+        torch.manual_seed(int(of_dropout.generate_state(1, np.uint64)[0]))
         with autocast(self.ranks.device, self.precision):
             loss, nll = module(chunk.batch.to(self.ranks.device))
         self.scaler.scale(loss * (chunk.weight / tokens)).backward()
         return torch.stack((loss.detach(), nll)) * chunk.weight
-
-    def _seed(self, update: int, chunk: _Chunk) -> None:
-        """Seed dropout masks with the run's seed, update, micro-batch and part."""
-        sequence = np.random.SeedSequence((self.seed, update, chunk.number, chunk.part))
-        torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
 
     def _wrap(self) -> None:
         """Set up the summation of gradients over ranks from a clean state."""

@@ -30,11 +30,8 @@ class MetricsWriter:
     """
 
     def __init__(self, save_dir: SaveDir, update: int, tensorboard: Path | None) -> None:
-        path = save_dir.folder / METRICS
-        if path.exists():
-            _keep(path, lambda row: row["update"] <= update)
-        self._path, self._start = path, update
-        self._size = path.stat().st_size if path.exists() else 0  # bytes of whole lines
+        self._path, self._start = save_dir.folder / METRICS, update
+        self._size = _keep(self._path, lambda row: row["update"] <= update)  # bytes of whole lines
         self._waiting = b""  # lines not written yet
         self._board = None if tensorboard is None else Board(tensorboard, update)
 
@@ -50,8 +47,7 @@ class MetricsWriter:
     def write(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
         """Record the metrics of an event; the samples go to TensorBoard."""
         if update == self._start and self._size:
-            _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))
-            self._size = self._path.stat().st_size
+            self._size = _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))
         self._append(to_json({"event": event, "update": update, **values}).encode() + b"\n")
         if self._board is not None:
             self._board.numbers(event, update, values)
@@ -81,17 +77,17 @@ class MetricsWriter:
         self._waiting = b""
 
 
-def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Keep only wanted lines. Malformed lines, such as one that a kill has truncated, are dropped too."""
+def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> int:
+    """Keep only wanted lines, and no malformed ones, such as one that a kill has truncated. Return their bytes."""
+    if not path.exists():
+        return 0
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             if wanted(json.loads(line)):
                 kept.append(line + "\n")
-        except (ValueError, LookupError, TypeError, RecursionError):
-            continue
     with staged_file(path) as file:
-        file.write("".join(kept).encode())
+        return file.write("".join(kept).encode())
 
 
 def tag(event: str, name: str) -> str:

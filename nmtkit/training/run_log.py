@@ -10,6 +10,7 @@ import torch
 from nmtkit.console.log import Report, logger, report
 from nmtkit.machine.precision import has_slow_bf16
 from nmtkit.machine.threads import scheduled_seconds
+from nmtkit.training import summary
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.cost import Cost
 from nmtkit.training.learner import Learner
@@ -18,20 +19,6 @@ from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, Window
-from nmtkit.training.summary import (
-    LONG_UPDATE,
-    UPDATES_TO_MEASURE,
-    Pace,
-    describe_checkpoints,
-    describe_data,
-    describe_model,
-    describe_plan,
-    describe_progress,
-    describe_run,
-    duration,
-    idle_devices,
-    peak_memory,
-)
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Sample
 from nmtkit.wording import format_value
@@ -58,12 +45,12 @@ class RunLog:
         """Log a description of the run at its start, and that there is no validation unless it `validates`."""
         options, precision = self.options, str(learner.precision).removeprefix("torch.")
         self.description = Report("training")
-        self.description.add("model", describe_model(learner.model))
+        self.description.add("model", summary.describe_model(learner.model))
         for dataset, split, share in zip(data.datasets, data.splits, data.shares, strict=True):
             label = f"data, {share:.1%} of the target tokens" if data.is_mixed else "data"
-            self.description.add(label, describe_data(dataset, split))
-        self.description.add("device", describe_run(state, options, str(self.ranks), precision))
-        self.description.add("checkpoints", describe_checkpoints(learner.model, options))
+            self.description.add(label, summary.describe_data(dataset, split))
+        self.description.add("device", summary.describe_run(state, options, str(self.ranks), precision))
+        self.description.add("checkpoints", summary.describe_checkpoints(learner.model, options))
         if not validates:
             logger.info(
                 "no split '%s', so no validation and no best checkpoint: see --validpref of nmt-preprocess", VALIDATION
@@ -81,7 +68,8 @@ class RunLog:
 
     def start(self, state: RunState, data: TrainingData) -> None:
         """Start measuring the pace of training."""
-        self.first, self.pace, self.scheduled = state.update + 1, Pace(data.tokens_per_epoch), scheduled_seconds()
+        self.first, self.scheduled = state.update + 1, scheduled_seconds()
+        self.pace = summary.Pace(data.tokens_per_epoch)
 
     def plan(self, work: Work) -> None:
         """Count the target tokens of an update for the pace. First, log the plan, and warn if devices are idle."""
@@ -90,23 +78,23 @@ class RunLog:
         if not first or self.description is None:
             return
         micro_batches = len(work.update.micro_batches)
-        self.description.add("plan", describe_plan(work))
+        self.description.add("plan", summary.describe_plan(work))
         self.description.show()
-        if warning := idle_devices(micro_batches, self.ranks.size, self.options.batches.packing == "on"):
+        if warning := summary.idle_devices(micro_batches, self.ranks.size, self.options.batches.packing == "on"):
             logger.warning("%s", warning)
 
     def after_update(self, state: RunState, window: Window) -> str:
         """Log the time left once, when enough updates are measured, or after a long first one. Returns the text of the
         bar."""
         if state.update == self.first:
-            is_long = time.monotonic() - self.pace.began > LONG_UPDATE and not self.options.compute.compile
-            self.updates_to_measure = 1 if is_long else UPDATES_TO_MEASURE
+            is_long = time.monotonic() - self.pace.began > summary.LONG_UPDATE and not self.options.compute.compile
+            self.updates_to_measure = 1 if is_long else summary.UPDATES_TO_MEASURE
         if state.update - self.first + 1 == self.updates_to_measure:
             self._report_time_left(self.minutes_left(state))
-        return describe_progress(window, self.minutes_left(state))
+        return summary.describe_progress(window, self.minutes_left(state))
 
     def _report_time_left(self, minutes: float) -> None:
-        logger.info("time left: %s", duration(minutes))
+        logger.info("time left: %s", summary.duration(minutes))
         ran, waited = (now - before for now, before in zip(scheduled_seconds(), self.scheduled, strict=True))
         if ran > 0 and waited > _BUSY * (ran + waited):
             share = 100 * waited / (ran + waited)
@@ -125,7 +113,7 @@ class RunLog:
             "gradient_norm": window.gradient_norm,
             "skipped": state.skipped or None,
             "out_of_memory": state.out_of_memory or None,
-            "peak_memory_gib": peak_memory(device),
+            "peak_memory_gib": summary.peak_memory(device),
             "minutes": round(state.minutes, 2),
             "processor_minutes": round(state.processor_minutes, 2),
             "tflop": state.flops / 1e12,
@@ -148,7 +136,7 @@ class RunLog:
             self.description.show()  # if no update was planned
         logger.info("stopped after update %d: %s", state.update, reason)
         end, folder = Report("end of training"), self.options.checkpoints.save_dir
-        end.add("time", duration(state.minutes), plain=False)
+        end.add("time", summary.duration(state.minutes), plain=False)
         end.add("best validation", "none" if state.best is None else format_value(state.best), plain=False)
         end.add("checkpoints", str(folder), plain=False)
         end.add("cost", self.cost.describe(state.flops, state.minutes))

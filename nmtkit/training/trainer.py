@@ -209,15 +209,8 @@ class Trainer:
 
     def _gradient(self) -> UpdateGradient:
         """Create the gradient. This broadcasts the main process's weights, so they must be loaded first."""
-        learner, batches = self.learner, self.options.batches
-        gradient = UpdateGradient(
-            learner.loss,
-            self.ranks,
-            learner.precision,
-            learner.scaler,
-            batches.seed,
-            len(self.data.datasets),
-        )
+        learner, seed, datasets = self.learner, self.options.batches.seed, len(self.data.datasets)
+        gradient = UpdateGradient(learner.loss, self.ranks, learner.precision, learner.scaler, seed, datasets)
         gradient.memory_limit = self.state.memory_limit
         gradient.times_out_of_memory = self.state.out_of_memory
         return gradient
