@@ -86,8 +86,7 @@ class Checkpoint:
         return shares_vocabulary(self.source, self.target)
 
     def chosen(self, which: str = "auto") -> Weights:
-        """Return the weights that the option of `WeightsConfig` selects. Raises UserError if averages are missing or
-        the weights are int8."""
+        """Return the weights that the option of `WeightsConfig` selects. Raises UserError if missing or int8."""
         if self.scales is not None:
             raise UserError(_ONLY_INT8)
         if which == "ema" and self.ema is None:
@@ -155,9 +154,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 def load_checkpoint(path: Path, merge: bool = True) -> Checkpoint:
     """Read a checkpoint whose weights fit its model. With `merge`, low-rank additions are merged into the weights.
-
-    Raises UserError if the file is missing, damaged, truncated, of a newer version, or not an nmtkit checkpoint.
-    """
+    Raises UserError if the file is missing, damaged, of a newer version, or not an nmtkit checkpoint."""
     _refuse_folder(path)
     with archive.as_user_errors(path):
         read = archive.read_archive(path)
@@ -179,10 +176,8 @@ def read_progress(path: Path) -> dict[str, Any]:
 
 
 def ranking_conditions(progress: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything that the values of the metric of the best checkpoint depend on, with names for messages.
-
-    The values of two checkpoints are comparable only if all conditions are equal.
-    """
+    """Return everything that the values of the metric of the best checkpoint depend on, with names for messages. The
+    values of two checkpoints are comparable only if all conditions are equal."""
     metric = progress.get("best_metric")
     group, name = METRIC_OPTIONS.get(str(metric), ("", ""))
     return {
@@ -258,8 +253,7 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
 def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[str], bytes]) -> Checkpoint:
     """Create a checkpoint without weights from a header, with the tokenizers of both sides.
 
-    `name_parts(kinds, joined, languages)` returns the names of the stored parts of both tokenizers, and `read(name)`
-    the content of a part.
+    `name_parts(kinds, joined, languages)` names their stored parts, and `read(name)` returns the content of a part.
     """
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
     if not is_direction(*languages):

@@ -37,10 +37,8 @@ def quoted(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first non-blank line of an error's message, and lines that it announces with a final colon.
-
-    Without such a line, return the name of the error's class.
-    """
+    """Return the first non-blank line of an error's message, and lines that it announces with a final colon. Without
+    such a line, return the name of the error's class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     announcing = len(list(takewhile(lambda line: line.endswith(":"), lines)))
     return " ".join(lines[: announcing + 1]) or type(error).__name__

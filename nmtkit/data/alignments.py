@@ -53,9 +53,7 @@ class Alignments:
 
     def gather(self, pairs: Indices, targets: int, sources: int) -> NDArray[np.float32]:
         """Return the alignments of pairs (B,), padded to (B, T, S): the share of each source piece in a target piece.
-
-        The shares of a target piece are equal and sum to 1; without a link, they are 0.
-        """
+        The shares of a target piece are equal and sum to 1; without a link, they are 0."""
         aligned = np.zeros((len(pairs), targets, sources), np.float32)
         for row, pair in zip(aligned, pairs.tolist(), strict=True):
             links = self._links[self._begins[pair] : self._begins[pair + 1]]

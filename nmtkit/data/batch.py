@@ -89,9 +89,7 @@ class Batch(Movable):
 
     def parts_within(self, max_tokens: int) -> Iterator["Batch"]:
         """Divide the batch into parts with at most `max_tokens` tokens per side each, including padding, or one pair.
-
-        The pairs of a part have similar lengths.
-        """
+        The pairs of a part have similar lengths."""
         if self.sentences * max(self.longest) <= max_tokens:
             yield self
             return

@@ -56,8 +56,7 @@ class BatchSampler:
     """Groups the sentence pairs of a split into updates, epoch after epoch.
 
     `source` and `target` are the lengths in tokens. A micro-batch has at most `max_tokens` padded tokens per side and
-    at most `batch_tokens` padded target tokens, unless it is a single pair. Without `is_grouped`, each micro-batch is
-    an update.
+    `batch_tokens` padded target tokens, or is a single pair. Without `is_grouped`, each micro-batch is an update.
     """
 
     def __init__(
@@ -128,10 +127,8 @@ class BatchSampler:
 
 
 def _sort_by_length(first: NDArray[np.int32], second: NDArray[np.int32], random: np.random.Generator) -> Indices:
-    """Sort indices by the jittered length of one side, then by the length of the other. The sort is stable.
-
-    The direction of the second sort alternates, so that neighbors stay similar when the first length changes.
-    """
+    """Sort indices by the jittered length of one side, then by the length of the other, stably. The direction of the
+    second sort alternates, so that neighbors stay similar when the first length changes."""
     jittered = first + (random.random(len(first)) < _JITTER_SHARE)
     order: Indices = np.lexsort((np.where(jittered % 2 == 0, second, -second), jittered))
     return order
@@ -140,10 +137,9 @@ def _sort_by_length(first: NDArray[np.int32], second: NDArray[np.int32], random:
 def batch_by_tokens(
     order: Indices, source: NDArray[np.int32], target: NDArray[np.int32], max_tokens: int, target_tokens: int
 ) -> list[Indices]:
-    """Cut sentence pairs, in the given order (n,), into micro-batches with a limited number of tokens.
+    """Cut sentence pairs, in the given order (n,), into micro-batches: consecutive slices of `order`.
 
-    A micro-batch has at most `max_tokens` padded tokens per side and at most `target_tokens` padded target tokens, or
-    is a single pair. Returns consecutive slices of `order`.
+    Each has at most `max_tokens` padded tokens per side and `target_tokens` padded target tokens, or is a single pair.
     """
     batches = []
     begin = 0

@@ -130,10 +130,8 @@ class TokenFile:
         return self._sentences
 
     def lengths(self, sentences: Indices | slice) -> NDArray[np.int32]:
-        """Look up the lengths (n,) of sentences, in tokens with EOS, by a slice or an array of numbers (n,).
-
-        Raises UserError for damaged offsets, which make a sentence empty or place it outside the file.
-        """
+        """Look up the lengths (n,) of sentences, in tokens with EOS, by a slice or an array of numbers (n,). Raises
+        UserError for damaged offsets, which make a sentence empty or place it outside the file."""
         if isinstance(sentences, slice):
             first, last, _ = sentences.indices(len(self))
             offsets = self._offsets[first : last + 1]

@@ -43,10 +43,8 @@ class Split:
 
 
 class Dataset:
-    """An open dataset. If `joined`, `source` and `target` share a vocabulary, and may be the same tokenizer.
-
-    Every source line begins with `source_tag`, which is empty without a tag.
-    """
+    """An open dataset. If `joined`, `source` and `target` share a vocabulary, and may be the same tokenizer. Every
+    source line begins with `source_tag`, which is empty without a tag."""
 
     def __init__(self, folder: Path, description: Description) -> None:
         self.folder = folder
@@ -60,11 +58,8 @@ class Dataset:
 
     @classmethod
     def open(cls, folder: Path, verify: bool = False) -> "Dataset":
-        """Open a dataset and verify its files.
-
-        Sizes are always compared with dataset.json. Checksums are verified if the dataset is smaller than 1 GiB, or
-        with `verify`. Raises UserError with the file's name if one is missing or wrong.
-        """
+        """Open a dataset and verify the sizes of its files, and if it is smaller than 1 GiB or with `verify` their
+        checksums. Raises UserError with the file's name if one is missing or wrong."""
         description = read_description(folder)
         _check_files(folder, description, verify)
         return cls(folder, description)

@@ -69,10 +69,8 @@ class Mixture:
     def updates(
         self, position: Sequence[DataPosition] = (START,), prefetch: Callable[[Plans], Plans] = iter
     ) -> Iterator[MixedUpdate]:
-        """Yield updates endlessly, starting at `position`: a place in each corpus, or in the first ones.
-
-        `prefetch` wraps an iterator of plans to work ahead.
-        """
+        """Yield updates endlessly, starting at `position`: a place in each corpus, or in the first ones. `prefetch`
+        wraps an iterator of plans to work ahead."""
         first, *samplers = self.samplers
         begin, *places = list(position) + [START] * (len(self.samplers) - len(position))
         others = [

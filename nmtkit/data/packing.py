@@ -115,10 +115,8 @@ def make_packed_batch(
 
 
 def pack_micro_batches(micro_batches: Sequence[MicroBatch], lengths_of: LengthsOf, max_tokens: int) -> list[MicroBatch]:
-    """Divide the sentence pairs of an update into packed micro-batches of about equal sizes.
-
-    Each micro-batch is from one corpus and epoch, with at most `max_tokens` tokens per side unless it is a single pair.
-    """
+    """Divide the sentence pairs of an update into packed micro-batches of about equal sizes. Each is from one corpus
+    and epoch, with at most `max_tokens` tokens per side unless it is a single pair."""
     packed = []
     ordered = sorted(micro_batches, key=lambda each: each[:2])  # stable
     for (corpus, epoch), group in groupby(ordered, key=lambda each: each[:2]):

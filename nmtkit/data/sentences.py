@@ -12,10 +12,8 @@ from nmtkit.data.binary import Indices, TokenFile, Tokens, token_type
 
 
 class SentenceLengths:
-    """Looks up sentence lengths, in tokens with EOS, in several token files, by a slice or an array of numbers.
-
-    Raises UserError for damaged offsets.
-    """
+    """Looks up sentence lengths, in tokens with EOS, in several token files, by a slice or an array of numbers. Raises
+    UserError for damaged offsets."""
 
     def __init__(self, shards: Sequence[TokenFile]) -> None:
         self._shards = shards
@@ -50,8 +48,7 @@ class SentenceLengths:
 class Sentences:
     """Reads the sentences of one side: `sentences[i]` is the array of ids of sentence i, including EOS.
 
-    `stems` are the paths of the token files, at least one, without suffixes. Raises UserError for missing or damaged
-    files.
+    `stems` are the paths of one or more token files, without suffixes. Raises UserError for missing or damaged files.
     """
 
     def __init__(self, stems: Sequence[Path], vocabulary_size: int) -> None:

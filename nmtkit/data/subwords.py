@@ -104,10 +104,8 @@ class _MergeState:
 
 
 class BPEDropout:
-    """BPE-dropout: at each step, every possible merge is dropped with probability `rate`.
-
-    The best remaining merge is applied. If no merge remains, the word is finished.
-    """
+    """BPE-dropout: at each step, every possible merge is dropped with probability `rate`, and the best remaining one
+    applied. If none remains, the word is finished."""
 
     def __init__(self, scores: Scores, rate: float) -> None:
         self._scores, self._rate = scores, rate
@@ -158,10 +156,8 @@ class _IncomingEdges(NamedTuple):
 
 
 class UnigramSampling:
-    """Samples from all segmentations with their probabilities to the power of `rate`, renormalized.
-
-    It uses forward filtering and backward sampling: it sums over paths from the start, then draws pieces from the end.
-    """
+    """Samples from all segmentations with their probabilities to the power of `rate`, renormalized: sums over paths
+    from the start (forward filtering), then draws pieces from the end (backward sampling)."""
 
     def __init__(self, scores: Scores, rate: float) -> None:
         self._scores, self._rate = scores, rate

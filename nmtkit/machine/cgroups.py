@@ -8,10 +8,8 @@ _ROOT = Path("/")
 
 
 def folders(controller: str, root: Path = _ROOT) -> Iterator[tuple[int, Path]]:
-    """Yield each folder of a controller, such as `memory`, that may limit this process, with its version, 1 or 2.
-
-    These are the folders of its groups and of their parents. Some may not exist, because a container sees only a few.
-    """
+    """Yield each folder of a controller, such as `memory`, that may limit this process, with its version, 1 or 2: of
+    its groups and their parents. Some may not exist, because a container sees only a few."""
     groups = root / "proc/self/cgroup"
     for line in groups.read_text().splitlines() if groups.exists() else ():
         _, controllers, path = line.split(":", 2)

@@ -18,8 +18,7 @@ class Place(NamedTuple):
 
 
 def place_of_process() -> Place:
-    """Read the place that torchrun gave to this process; alone without WORLD_SIZE. Raises UserError for malformed
-    values."""
+    """Read the place that torchrun gave to this process; alone without WORLD_SIZE. Raises UserError."""
     size = _number("WORLD_SIZE", 1, least=1)
     if size == 1:
         return Place()

@@ -86,9 +86,8 @@ class WorkerPool:
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
         """Apply `function` to each task, and yield the results in order. Function, tasks and results must be picklable.
 
-        A bounded number of tasks is read ahead of the results. If a task fails, its error is raised instead of its
-        result. Results of several calls may be read alternately, but by one thread at a time, and not necessarily to
-        the end.
+        A bounded number of tasks is read ahead. If a task fails, its error is raised instead of its result. Results of
+        several calls may be read alternately, but by one thread at a time, and not necessarily to the end.
         """
         call = _Call(function)
         window = TASKS_AHEAD * len(self._processes)
@@ -154,10 +153,8 @@ class WorkerPool:
             raise
 
     def _end_after(self, error: BaseException, connection: "Connection") -> None:
-        """End all workers after an error in a message. Raises RunError if the other side has died.
-
-        A signal handler may raise any error there, such as TimeoutError, and leave part of a message in the pipe.
-        """
+        """End all workers after an error in a message. Raises RunError if the other side has died. A signal handler may
+        raise any error there, such as TimeoutError, and leave part of a message in the pipe."""
         process = self._processes[connection]
         may_have_died = isinstance(error, EOFError | ConnectionError) or type(error) is OSError
         if may_have_died:

@@ -85,10 +85,9 @@ def staged_folder(
 ) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `destination` at the end, or removed on an error.
 
-    An existing `destination` is replaced if it is empty or if `may_replace` accepts it. The folder of a killed or
-    failed process is yielded again if `is_resumable` accepts it.
-
-    Raises UserError if the destination must not be replaced, or for the reasons of `resumable_file`.
+    An existing `destination` is replaced if it is empty or `may_replace` accepts it. The folder of a killed or failed
+    process is yielded again if `is_resumable` accepts it. Raises UserError if the destination must not be replaced, or
+    for the reasons of `resumable_file`.
     """
     destination = resolve(destination)
     _check_replaceable(destination, may_replace)
@@ -261,10 +260,8 @@ def _publish(file: BinaryIO, staging: Path, destination: Path) -> None:
 
 
 def _copy_access(replaced: Path, descriptor: int) -> None:
-    """Copy the permissions of the replaced file or folder to an open one, and its group and owner if possible.
-
-    In a container, root may replace files of the user who started it. If the group cannot be set, no group gets access.
-    """
+    """Copy permissions, and if possible group and owner, of the replaced file or folder to an open one, as root may
+    replace the user's files in a container. If the group cannot be set, no group gets access."""
     try:
         status = replaced.stat()
     except OSError:  # nothing is replaced

@@ -50,11 +50,10 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
 
 
 def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
-    """List the `count` best checkpoints of a run by its metric, oldest first. Of two equal ones, the older is
-    better.
+    """List the `count` best checkpoints of a run by its metric, oldest first. Of two equal ones, the older is better.
 
-    Ignores checkpoints after update `until` or without a finite value. Raises UserError if fewer than `count` are left,
-    or if their values are not comparable.
+    Ignores checkpoints after update `until` or without a finite value. Raises UserError if too few are left, or if
+    their values are not comparable.
     """
     scored: list[tuple[float, int, Path]] = []
     first: dict[str, Any] = {}
@@ -105,10 +104,9 @@ def average_run(choose: Callable[[], list[Path]], weights: str = "auto") -> tupl
 def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpoint:
     """Average the weights of checkpoints in float64, with one checkpoint in memory at a time.
 
-    `weights` selects trained weights or their moving average, see `WeightsConfig`. Tied matrices stay tied, and the
-    result has no optimizer state. Raises UserError if a file is given twice, a parameter is not finite, or the
-    checkpoints differ in model, languages, vocabularies or the presence of a moving average. The message names the
-    first difference.
+    `weights` selects trained weights or their moving average, see `WeightsConfig`. Tied matrices stay tied. Raises
+    UserError if a file is given twice, a parameter is not finite, or the checkpoints differ in model, languages,
+    vocabularies or the presence of a moving average.
     """
     _check_distinct(paths)
     mean = load_checkpoint(paths[0])

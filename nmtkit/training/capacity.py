@@ -30,8 +30,7 @@ _TRIAL_TOKENS = 1024  # of the smaller of two trials
 
 
 def with_batches_of_device(data: TrainingData, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
-    """Resolve `--packing auto` and `--max-tokens auto` from the run's record, or else for the devices. Raises
-    UserError."""
+    """Resolve --packing auto and --max-tokens auto from the run's record, or else for the devices. Raises UserError."""
     recorded = ranks.run_on_main(lambda: SaveDir(options.checkpoints).read_options())
     batches = {} if recorded is None else recorded["batches"]
     options = _with(options, packing=_packing(batches, options, ranks.device))

@@ -37,8 +37,7 @@ def compile_model(model: TranslationModel, device: torch.device) -> None:
 def use_private_cache() -> None:
     """Let torch keep compiled code in the user's cache folder. Call this before creating an optimizer.
 
-    By default, torch creates a folder with a predictable name in /tmp, even for an optimizer. That fails for a user
-    without a name, as in a container. A folder in TORCHINDUCTOR_CACHE_DIR is kept.
+    torch's own folder, in /tmp, fails for a user without a name, as in a container. TORCHINDUCTOR_CACHE_DIR is kept.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder())

@@ -12,8 +12,7 @@ from nmtkit.model.weights import collect_weights
 class MovingAverage:
     """Updates `average ← d · average + (1 − d) · weights` after each optimizer step, in float32 and in place.
 
-    In update n, d is the smaller of `decay` and (1 + n) / (10 + n), so that the initial weights soon lose their
-    influence (as in Marian and TensorFlow).
+    In update n, d is at most (1 + n) / (10 + n), so that the initial weights soon lose their influence (as in Marian).
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -53,10 +52,8 @@ class MovingAverage:
 
 
 class ScheduleFreeAverage(MovingAverage):
-    """The average x that schedule-free Adam computes, recovered from its weights y and its iterates z.
-
-    As y = (1 - β1)·z + β1·x, the optimizer stores no x (Defazio et al. 2024).
-    """
+    """The average x that schedule-free Adam computes, recovered from its weights y and its iterates z. As y = (1 -
+    β1)·z + β1·x, the optimizer stores no x (Defazio et al. 2024)."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Start from the model's current weights."""

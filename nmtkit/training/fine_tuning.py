@@ -23,9 +23,8 @@ from nmtkit.text.user_symbols import add_symbols
 def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> tuple[Weights, dict[str, Any]]:
     """Return initial weights (…) for a run by parameter name, and the `search` of their checkpoint.
 
-    They are the moving average of the checkpoint if it has one. Low-rank additions, and rows of pieces that
-    --user-symbol has added, keep their values in `model`. Raises UserError if the checkpoint does not fit, or if the
-    run does not train an added row.
+    They are the checkpoint's moving average, if any. Low-rank additions, and rows of pieces that --user-symbol has
+    added, keep their values in `model`. Raises UserError if it does not fit, or if an added row is not trained.
     """
     checkpoint, config = load_checkpoint(path), model.config
     with as_user_errors(path):

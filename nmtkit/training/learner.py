@@ -36,8 +36,7 @@ def _check_recurrent(precision: torch.dtype) -> None:
 class Learner:
     """A model, its optimizer, the loss scaler (fp16 only), and the moving average of the weights (--ema only).
 
-    The run's seed determines the initial weights. Raises UserError if the options do not fit the model, the dataset or
-    the machine.
+    The run's seed determines the initial weights. Raises UserError if the options do not fit model, dataset or machine.
     """
 
     def __init__(self, dataset: Dataset, languages: tuple[str, str], options: TrainingOptions, ranks: Ranks) -> None:

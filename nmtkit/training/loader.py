@@ -149,10 +149,8 @@ def _prefetch(plans: Plans) -> Plans:
 
 
 def pair_sampling(datasets: Sequence[Dataset], splits: Sequence[Split], options: TrainingOptions) -> list[PairSampling]:
-    """Create the sampling of each dataset for --subword-sampling and --augment; an empty list without the options.
-
-    No sentence becomes longer than a micro-batch or the model's limit.
-    """
+    """Create the sampling of each dataset for --subword-sampling and --augment; an empty list without the options. No
+    sentence becomes longer than a micro-batch or the model's limit."""
     batches, limit = options.batches, options.model.length_limit
     if not (batches.subword_sampling or batches.augment):
         return []

@@ -134,9 +134,7 @@ def _add_products(
     gradient: Tensor, low: Tensor, x: Tensor, weights: Tensor, grad_hidden: Tensor, grad_matrix: Tensor | None
 ) -> None:
     """Write the gradient of x (rows, D), and add that of weights (W, D) if needed, given that of logits (rows, W).
-
-    The products are computed in the dtype of `low`, which is scratch memory or the gradient itself.
-    """
+    Products are in the dtype of `low`, which is scratch memory or the gradient itself."""
     if low.dtype == torch.float32:
         torch.mm(low, weights, out=grad_hidden)
         if grad_matrix is not None:
@@ -166,10 +164,8 @@ def _add(x: Tensor, total: Tensor) -> None:
 
 
 def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
-    """Return the largest scale of a gradient of logits that keeps sums of products from overflowing in fp16.
-
-    Unscaled, most of its values are too small for fp16. The result is a scalar tensor, so the host does not wait.
-    """
+    """Return the largest scale of a gradient of logits, a scalar tensor, that keeps sums of products from overflowing
+    in fp16. Unscaled, most of its values are too small for fp16."""
     norm = torch.linalg.vector_norm
     in_sums_over_rows = norm(gradient, 1, dim=0).max() * norm(x, torch.inf).float()
     in_sums_over_pieces = norm(gradient, 1, dim=1).max() * norm(weights, torch.inf).float()
@@ -222,18 +218,15 @@ def batch_loss(
 
 
 def alignment_loss(weights: Tensor, alignment: Tensor) -> Tensor:
-    """Sum -p·log(a + 1e-6) over target and source pieces, a scalar in nats, as Marian does for a single head.
-
-    a is the attention (B, H, T, S), and p the alignment (B, T, S). The mean over heads teaches each of them.
-    """
+    """Sum -p·log(a + 1e-6) over target and source pieces, in nats, as Marian does for a single head. a is the attention
+    (B, H, T, S), p the alignment (B, T, S). The mean over heads teaches each of them."""
     return -(alignment.unsqueeze(1) * (weights.float() + _LEAST_ATTENTION).log()).sum() / weights.size(1)
 
 
 def symmetric_divergence(a: Tensor, b: Tensor, matrix: Tensor) -> Tensor:
     """Sum KL(p‖q) + KL(q‖p) over all rows of the outputs a and b (N, D) of a decoder: a scalar, in nats.
 
-    p and q are their distributions over the ids that may be output. Logits are in memory for a few rows at a time: the
-    backward pass computes them again.
+    p and q are distributions over the ids that may be output. The backward pass computes their logits again.
     """
     rows = _rows_at_a_time(a.is_cuda, product_dtype(a))
     parts = zip(torch.split(a, rows), torch.split(b, rows), strict=True)
@@ -264,10 +257,8 @@ class MicroBatchLoss(nn.Module):
 
 
 def _decode(model: TranslationModel, batch: MicroBatchTensors, weights: list[Tensor] | None) -> Tensor:
-    """The decoder's output (target_tokens, D) for the real target tokens of a batch.
-
-    The attention (B, H, T, S) of a Transformer's last layer to the source is appended to `weights`, if given.
-    """
+    """Return the decoder's output (target_tokens, D) for the real target tokens of a batch. The attention (B, H, T, S)
+    of a Transformer's last layer to the source is appended to `weights`, if given."""
     if isinstance(batch, PackedBatch):
         return _decode_packed(model, batch)
     record = {} if weights is None else {"record_last": weights}
@@ -292,9 +283,7 @@ def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
 
 def _with_bias_as_column(hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Append ones to hidden (N, D) and the bias (W,) to matrix (W, D) as a column, so their product includes the bias.
-
-    Columns of zeros pad the width to a multiple of 8, because GPUs multiply such matrices faster.
-    """
+    Zeros pad the width to a multiple of 8, because GPUs multiply such matrices faster."""
     padding = -(hidden.size(1) + 1) % 8
     ones = F.pad(hidden.new_ones(len(hidden), 1), (0, padding))
     biases = F.pad(bias.unsqueeze(1), (0, padding))

@@ -197,9 +197,7 @@ def better_of_average_and_best(
     save_dir: SaveDir, learner: Learner, validator: Validator, best: float | None, ranks: Ranks
 ) -> Path:
     """Average the newest checkpoints, and return the file of the average, or of the best checkpoint if that is better.
-
-    `best` is the value of the best checkpoint. Collective. The learner's weights become the average.
-    """
+    `best` is its value. Collective. The learner's weights become the average."""
 
     def average() -> Checkpoint:
         count = min(_AVERAGED, len(save_dir.regular()))

@@ -39,9 +39,8 @@ def resume(
 ) -> RunState | None:
     """Load the newest valid checkpoint in the save folder; return the state of the run, None for a new run. Collective.
 
-    The main process reads the checkpoint, and broadcasts everything except the weights, which the other ranks receive
-    before the first gradient. `metric` decides which validation is best. Raises UserError if the checkpoint is from a
-    different run.
+    The main process broadcasts everything except the weights, which other ranks receive before the first gradient.
+    `metric` decides which validation is best. Raises UserError if the checkpoint is from a different run.
     """
 
     def load() -> _Start:

@@ -84,8 +84,7 @@ class RunLog:
             logger.warning("%s", warning)
 
     def after_update(self, state: RunState, window: Window) -> str:
-        """Log the time left once, when enough updates are measured, or after a long first one. Returns the text of the
-        bar."""
+        """Log the time left once, when enough updates are measured or a first one is long; return the bar's text."""
         if state.update == self.first:
             is_long = time.monotonic() - self.pace.began > summary.LONG_UPDATE and not self.options.compute.compile
             self.updates_to_measure = 1 if is_long else summary.UPDATES_TO_MEASURE

@@ -71,8 +71,7 @@ class SaveDir:
 
     def load_newest(self) -> Checkpoint | None:
         """Load the newest checkpoint that a run can resume from; None without checkpoints. Warn about skipped ones.
-        Raises UserError if a run can resume from none, or if one cannot be read now, such as a file of a different
-        user."""
+        Raises UserError if a run can resume from none, or if a file cannot be read now."""
         found = self._found()
         if len(found) > 1 and found[-1][1].name == LAST:
             message = "%s is newer than %s: to resume from the older one, remove the newer one"

@@ -39,8 +39,7 @@ class Saver:
         """Write a checkpoint, unless this update has one. Collective.
 
         If writing fails, logs a warning, and the next save tries again. Raises RunError if the `last` save or several
-        saves in a row fail, or if a weight is not finite. `metrics` are synced first: a checkpoint is never ahead of
-        them.
+        in a row fail, or if a weight is not finite. `metrics` are synced first: a checkpoint is never ahead of them.
         """
         if self.saved == state.update:
             return

@@ -70,10 +70,9 @@ def train(
 ) -> None:
     """Train a model on a dataset folder, mixed with the dataset folders `others` in the proportions of the options.
 
-    Resumes from the newest checkpoint in the save folder, if there is one. Under torchrun, the processes of the run
-    train together. The main process calls `on_metrics` with each row of metrics.jsonl: `event`, `update`, and the
-    numbers of that event. --budget chooses all options that are not in `given`. Raises Interrupted after a signal to
-    stop, or if stderr has lost its reader.
+    Resumes from the newest checkpoint in the save folder. Under torchrun, the processes of the run train together. The
+    main process calls `on_metrics` with each row of metrics.jsonl: `event`, `update`, and the numbers of that event.
+    --budget chooses all options that are not in `given`. Raises Interrupted after a signal or if stderr has no reader.
     """
     set_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
@@ -170,10 +169,8 @@ class Trainer:
         logger.info("%s", describe_dry_run(self.window, self.log.minutes_left(self.state)))
 
     def measure(self, seconds: float = 0.0) -> float:
-        """Return the target tokens per second of training, measured over `seconds` and at least one update.
-
-        Half as many seconds come first: updates are slow until kernels for most lengths are compiled.
-        """
+        """Return the target tokens per second of training, measured over `seconds` and at least one update. Half as
+        many seconds come first: updates are slow until kernels for most lengths are compiled."""
         updates = self._begin()
         for text, least in (("updates to warm up", seconds / 2), ("updates to measure", seconds)):
             self.window = Window()
