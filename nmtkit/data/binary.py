@@ -26,13 +26,12 @@ OFFSET = np.dtype("<u8")
 
 Indices = NDArray[np.int64]
 Tokens = NDArray[np.unsignedinteger[Any]]
-TokenType = np.dtype[np.unsignedinteger[Any]]
 
 REMEDY = "run nmt-preprocess again"
 _REMEDIES = {errno.ENOENT: REMEDY, errno.EMFILE: "raise the hard limit of open files, or use larger shards"}
 
 
-def token_type(vocabulary_size: int) -> TokenType:
+def token_type(vocabulary_size: int) -> np.dtype[np.unsignedinteger[Any]]:
     """Choose the smallest dtype for all ids of a vocabulary."""
     return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
 

@@ -11,7 +11,6 @@ import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby
-from typing import NamedTuple
 
 from nmtkit.errors import UserError
 from nmtkit.text.spm_model import ModelType, Piece, PieceType, read_model
@@ -143,16 +142,9 @@ class BPEDropout:
         return successor
 
 
-class _IncomingEdges(NamedTuple):
-    """The pieces that can end at one position of a text.
-
-    For each piece, they give its beginning, its id, and the cumulative share of paths to this position that end with
-    this piece or an earlier one in the list.
-    """
-
-    begins: list[int]
-    ids: list[int]
-    shares: list[float]
+# The pieces that can end at a position of a text: their beginnings, their ids, and the cumulative shares of the paths
+# to this position that end with them.
+_IncomingEdges = tuple[list[int], list[int], list[float]]
 
 
 class UnigramSampling:
@@ -179,7 +171,7 @@ class UnigramSampling:
 
     def _lattice(self, text: str) -> list[_IncomingEdges]:
         weights = [0.0]  # log-sum-exp over all paths to each position
-        lattice = [_IncomingEdges([], [], [])]
+        lattice: list[_IncomingEdges] = [([], [], [])]
         for end in range(1, len(text) + 1):
             found = [
                 (begin, *self._scores[text[begin:end]])
@@ -191,9 +183,7 @@ class UnigramSampling:
             total = sum(math.exp(log - maximum) for log in logs)
             weights.append(maximum + math.log(total) if found else -math.inf)
             shares = accumulate(math.exp(log - weights[end]) for log in logs)
-            lattice.append(
-                _IncomingEdges([begin for begin, _, _ in found], [number for *_, number in found], list(shares))
-            )
+            lattice.append(([begin for begin, _, _ in found], [number for *_, number in found], list(shares)))
         if len(text) <= _MAX_CACHED_CHARACTERS:
             if len(self._lattices) > _MAX_CACHED:
                 self._lattices = {}

@@ -187,9 +187,8 @@ def _tensor(name: str, dtype_name: str, shape: list[int], member: _Member, conte
     dtype = DTYPES.get(dtype_name)
     if dtype is None:
         raise UserError(f"{name} is {dtype_name}: nmtkit reads {', '.join(DTYPES)} only")
-    if any(type(length) is not int or length < 0 for length in shape):
-        raise UserError(f"{name} has an invalid shape")
-    if math.prod(shape) * dtype.itemsize != member.size:
+    is_valid = all(type(length) is int and length >= 0 for length in shape)
+    if not is_valid or math.prod(shape) * dtype.itemsize != member.size:
         raise UserError(f"{name} has {member.size} bytes, which does not match its shape")
     tensor: NDArray[Any] = np.frombuffer(content, dtype, math.prod(shape), member.start).reshape(shape)
     return tensor if tensor.flags.aligned else tensor.copy()

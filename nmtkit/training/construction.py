@@ -35,7 +35,12 @@ def memory_for_model(dataset: Dataset, options: TrainingOptions, device: torch.d
             raise
         with torch.device("meta"):  # shapes without memory
             model = _make_model(dataset, options)
-        raise RunError(f"{out_of_memory(device)}: {_size(model, averaged=options.optimizer.keeps_average)}") from error
+        numbers = sum(parameter.numel() for parameter in model.parameters())
+        size = 4 * numbers + checkpoint_bytes(model, averaged=options.optimizer.keeps_average)
+        raise RunError(
+            f"{out_of_memory(device)}: the model's {in_millions(numbers)} parameters, with their gradients and Adam's "
+            f"moments, take about {format_bytes(size)}: lower --d-model, --d-ff or the number of layers"
+        ) from error
 
 
 def checkpoint_bytes(model: nn.Module, averaged: bool) -> int:
@@ -50,12 +55,3 @@ def _make_model(dataset: Dataset, options: TrainingOptions) -> TranslationModel:
     if options.lora.lora_rank:
         add_low_rank(model, options.lora)
     return model
-
-
-def _size(model: nn.Module, averaged: bool) -> str:
-    numbers = sum(parameter.numel() for parameter in model.parameters())
-    size = 4 * numbers + checkpoint_bytes(model, averaged)
-    return (
-        f"the model's {in_millions(numbers)} parameters, with their gradients and Adam's moments, take "
-        f"about {format_bytes(size)}: lower --d-model, --d-ff or the number of layers"
-    )

@@ -119,15 +119,10 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
     is_same &= checkpoint.progress.get("other_data", []) == others
     if not is_same and not is_reset(checkpoint, options):
         folders = ", ".join(str(each.folder) for each in data.datasets)
-        way = (
-            "continue on the earlier data without --reset-progress, which has already taken effect, until the next "
-            "checkpoint, and then give it again"
-            if options.fine_tuning.reset_progress
-            else "give --reset-progress to continue with this data"
-        )
         raise UserError(
             f"{folder} contains checkpoints of a run on different data than {folders}: use the data it was started "
-            f"with, use a different --save-dir, or {way}"
+            "with, use a different --save-dir, or give --reset-progress to continue with this data (if it has already "
+            "taken effect, run without it until the next checkpoint before)"
         )
 
 

@@ -26,6 +26,7 @@ from nmtkit.machine.memory import keep_freed_memory, limit_kernel_caches
 from nmtkit.machine.precision import resolve_device
 from nmtkit.machine.threads import set_threads
 from nmtkit.storage.outputs import refuse_dataset
+from nmtkit.storage.run_files import list_checkpoints
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.compiling import is_compile_error
 from nmtkit.training.config import TrainingOptions
@@ -35,20 +36,20 @@ from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.interruption import STOPS, Signals, agreed_stop
 from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Loader, Work, pair_sampling
-from nmtkit.training.optim import learning_rate
+from nmtkit.training.optim import learning_rate, optimizer_tensors, schedule_free_sums
 from nmtkit.training.planning import better_of_average_and_best, with_plan
 from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.resuming import resume
 from nmtkit.training.run_log import OnMetrics, RunLog
 from nmtkit.training.save_dir import SaveDir
-from nmtkit.training.saving import Saver
-from nmtkit.training.state import RunState, Window, is_interim, restore
+from nmtkit.training.state import RunState, Window, is_interim, make_record, restore
 from nmtkit.training.summary import describe_dry_run, next_command, translate_command
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Validator, validate
 from nmtkit.wording import counted, first_line
 
 _SECONDS_TO_MEASURE = 5.0  # for --budget
+_MAX_FAILED_SAVES = 3  # in a row
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ class Trainer:
         self.signals = Signals(second_kills=ranks.size == 1, is_main=ranks.is_main)
         self.stop_signal = 0  # the signal that all ranks have agreed to stop for; 0: none
         self.save_dir = SaveDir(options.checkpoints)
-        self.saver = Saver(data, options, self.learner, self.validator, self.save_dir, ranks)
+        self.saved: int | None = None  # update of the newest complete checkpoint; None to write it again
+        self.failed_saves = 0  # in a row
         self.log = RunLog(options, ranks, self.cost, self.save_dir, on_metrics)
 
     def fit(self) -> None:
@@ -189,7 +191,7 @@ class Trainer:
         """Load the newest valid checkpoint, if there is one, and describe the run."""
         state = resume(self.learner, self.save_dir, self.data, self.validator.metric, self.options, self.ranks)
         if state is not None:
-            self.state, self.window, self.saver.saved = state, restore(Window, state.window), state.update
+            self.state, self.window, self.saved = state, restore(Window, state.window), state.update
         self.log.summarize(self.state, self.data, self.learner, self.validator.possible)
 
     def _begin(self) -> Iterator[Work]:
@@ -299,7 +301,7 @@ class Trainer:
         if self.state.skipped_in_a_row >= self.options.optimizer.max_skips:
             skips = f"{counted(self.state.skipped_in_a_row, 'update')} in a row had no finite gradient"
             where = f"the last is {outcome.update} (learning rate {outcome.learning_rate:.3g})"
-            raise self.ranks.report_once(RunError(f"{skips}, {where}: {self.saver.divergence(self.state)}"))
+            raise self.ranks.report_once(RunError(f"{skips}, {where}: {self._divergence()}"))
 
     def _count_all(self) -> None:
         """Wait until the device has computed all updates, then count them."""
@@ -324,10 +326,8 @@ class Trainer:
 
     def _agree(self, votes: Sequence[float]) -> None:
         self.state.minutes, self.state.device_minutes, self.state.processor_minutes, save, *stops = votes
-        self.state.out_of_memory, self.state.memory_limit = (
-            self.gradient.times_out_of_memory,
-            self.gradient.memory_limit,
-        )
+        self.state.out_of_memory = self.gradient.times_out_of_memory
+        self.state.memory_limit = self.gradient.memory_limit
         self.save_now = save > 0
         self.signals.save = self.signals.save and not self.save_now
         self.stop_signal = agreed_stop([number for number, ranks in zip(STOPS, stops, strict=True) if ranks])
@@ -351,15 +351,15 @@ class Trainer:
         """Log, validate and save at the end of a run, unless the last update has done so."""
         if self.window.padded_tokens:
             self._log()
-            self.saver.saved = None  # rewrite the checkpoint, which still expects this log line
+            self.saved = None  # rewrite the checkpoint, which still expects this log line
         if self.state.is_interim and not is_interim(self.state, self.validator.metric, self.options):
-            self.saver.saved = None  # a signal saved it before --max-updates made it the last update
+            self.saved = None  # a signal saved it before --max-updates made it the last update
         if not self.state.validation:
             self._validate()
         self._save(last=True)
         if self.state.validation and self.state.validation["valid_loss"] is None:
             problem = f"the loss of the last validation, after update {self.state.update}, is not finite"
-            raise self.ranks.report_once(RunError(f"{problem}: {self.saver.divergence(self.state)}"))
+            raise self.ranks.report_once(RunError(f"{problem}: {self._divergence()}"))
 
     def _validate(self) -> None:
         """Validate, and record whether the first dataset's result is the best so far."""
@@ -380,11 +380,55 @@ class Trainer:
         values, metric, better = finite_or_none(results.values), self.validator.metric, self.validator.better
         self.state.record_validation(values, metric, better, counts)
         self.log.record_validation(self.state, results.samples)
-        self.saver.saved = None  # rewrite a checkpoint of this update that lacks the results
+        self.saved = None  # rewrite a checkpoint of this update that lacks the results
 
     def _save(self, last: bool = False) -> None:
+        """Write a checkpoint, unless this update has one. Collective.
+
+        If writing fails, warn, and let the next save try again. Raises RunError if the `last` save or several in a row
+        fail, or if a weight is not finite.
+        """
         self._count_all()
-        self.saver.save(self.state, self.window, self.log.metrics, last)
+        update = self.state.update
+        if self.saved == update:
+            return
+        for name, weight in self.learner.model.named_parameters():  # equal on all ranks
+            if not weight.isfinite().all():
+                problem = f"{name} contains NaN or infinity after update {update}"
+                raise self.ranks.report_once(RunError(f"{problem}: {self._divergence()}"))
+        optimizer = optimizer_tensors(self.learner.optimizer, self.learner.model)
+        failure = self.ranks.run_on_main(lambda: self._write(optimizer))
+        if failure is None:
+            self.saved, self.failed_saves = update, 0
+            return
+        self.failed_saves += 1
+        if last or self.failed_saves >= _MAX_FAILED_SAVES:
+            has_earlier = list_checkpoints(self.save_dir.folder)
+            left = "earlier checkpoints are intact" if has_earlier else "there is no earlier checkpoint"
+            raise self.ranks.report_once(RunError(f"{failure}; {left}"))
+        logger.warning("%s; the next save tries again", failure)
+
+    def _write(self, optimizer: dict[str, torch.Tensor]) -> str | None:
+        """Save in the main process; return the error message, None on success."""
+        state, learner = self.state, self.learner
+        state.scaler, state.schedule_free = learner.scaler.state_dict(), schedule_free_sums(learner.optimizer)
+        record = make_record(state, self.window, self.validator.metric, self.data, self.options)
+        try:
+            if self.log.metrics is not None:
+                self.log.metrics.sync()  # a checkpoint is never ahead of its metrics
+            with working(f"writing checkpoint {state.update}"):
+                self.save_dir.save(state.update, learner.checkpoint(record, optimizer), self.validator.better)
+        except (NmtkitError, OSError) as error:
+            return str(error)
+        return None
+
+    def _divergence(self) -> str:
+        """Return the advice at the end of the error message of a diverged run."""
+        if any(update < self.state.update for update, _ in list_checkpoints(self.save_dir.folder)):
+            left = "earlier checkpoints are intact. Lower"
+        else:
+            left = "it has no earlier checkpoint. Use a different --save-dir, and lower"
+        return f"the run has diverged; {left} --lr-scale or --lr, warm up longer, or set --clip-norm"
 
     def _log(self) -> None:
         self._count_all()
