@@ -32,8 +32,9 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
     """
     destination = resolve_file(destination)
     staging = None if _is_special(destination) else _hidden_path(destination)
+    path, mode = (destination, "wb") if staging is None else (staging, "x+b")
     try:
-        with _as_run_errors(destination), _open_new(staging or destination, destination) as file:
+        with _as_run_errors(destination), _open(path, mode, destination) as file:
             yield file
             file.flush()
             if staging is not None:
@@ -138,7 +139,7 @@ def check_writable(destination: Path) -> None:
     if not _is_special(resolved):  # opening a pipe would have an effect
         staging = _hidden_path(resolved)
         try:
-            _open_new(staging, resolved).close()
+            _open(staging, "x+b", resolved).close()
         finally:
             with contextlib.suppress(OSError):
                 staging.unlink(missing_ok=True)
@@ -211,21 +212,9 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def _open_new(path: Path, destination: Path) -> BinaryIO:
-    """Create the file `path`, or open it if it is `destination` itself. If it will replace an existing file, which may
-    be private, only this user has access until it is complete."""
-    try:
-        return path.open("wb") if path is destination else _open(path, "x+b", destination)
-    except OSError as error:
-        raise _cannot_create(destination, error) from error
-
-
 def _open_locked(partial: Path, destination: Path) -> BinaryIO:
     """Open a .partial file to read and write, create it if necessary, and lock it."""
-    try:
-        file = _open(partial, "r+b", destination, os.O_CREAT | os.O_NOFOLLOW)
-    except OSError as error:
-        raise _cannot_create(destination, error) from error
+    file = _open(partial, "r+b", destination, os.O_CREAT | os.O_NOFOLLOW)
     try:
         lock(file.fileno(), str(destination))
         is_same = partial.exists() and os.path.samestat(os.fstat(file.fileno()), partial.stat())
@@ -238,8 +227,13 @@ def _open_locked(partial: Path, destination: Path) -> BinaryIO:
 
 
 def _open(path: Path, mode: str, destination: Path, more: int = 0) -> BinaryIO:
+    """Open `destination`, or a file that will become it. If that replaces an existing file, which may be private, only
+    this user has access until it is complete."""
     permissions = 0o600 if destination.exists() else 0o666
-    return cast(BinaryIO, open(path, mode, opener=lambda name, flags: os.open(name, flags | more, permissions)))
+    try:
+        return cast(BinaryIO, open(path, mode, opener=lambda name, flags: os.open(name, flags | more, permissions)))
+    except OSError as error:
+        raise _cannot_create(destination, error) from error
 
 
 def _publish(file: BinaryIO, staging: Path, destination: Path) -> None:

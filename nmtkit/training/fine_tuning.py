@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from nmtkit.checkpoint import Checkpoint, Weights, load_checkpoint
@@ -65,10 +66,8 @@ def _grow(given: Weights, initial: Weights) -> Weights:
     """Extend the matrices of `given` to the shapes of `initial`, with the last rows of `initial`."""
     grown = {}
     for name, weight in given.items():
-        grown[name] = weight
-        if len(weight) < len(initial[name]):
-            grown[name] = initial[name].copy()
-            grown[name][: len(weight)] = weight
+        added = initial[name][len(weight) :]
+        grown[name] = np.concatenate((weight, added)) if len(added) else weight
     return grown
 
 

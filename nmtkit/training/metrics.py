@@ -50,8 +50,7 @@ class MetricsWriter:
             self._size = _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))
         self._append(to_json({"event": event, "update": update, **values}).encode() + b"\n")
         if self._board is not None:
-            self._board.numbers(event, update, values)
-            self._board.samples(update, samples)
+            self._board.write(event, update, values, samples)
 
     def sync(self) -> None:
         """Flush the file to disk, so that it survives a power failure. Does nothing if the file was removed."""
@@ -114,15 +113,17 @@ class Board:
         if self._writer is not None:
             self._writer.close()
 
-    def numbers(self, event: str, update: int, values: Mapping[str, Any]) -> None:
-        """Add a point for each value that is a number to its curve."""
-        points = {tag(event, name): value for name, value in values.items() if isinstance(value, int | float)}
-        self._write(lambda writer: [writer.add_scalar(name, value, update) for name, value in points.items()])
+    def write(self, event: str, update: int, values: Mapping[str, Any], samples: Sequence[Sample] = ()) -> None:
+        """Add a point to the curve of each number, and each sample as `sentences/line_<n>`."""
 
-    def samples(self, update: int, samples: Sequence[Sample]) -> None:
-        """Add each sentence as `sentences/line_<n>`, with its translation after this update."""
-        texts = {f"sentences/line_{sample.line}": _verbatim(sample) for sample in samples}
-        self._write(lambda writer: [writer.add_text(name, text, update) for name, text in texts.items()])
+        def add(writer: Any) -> None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    writer.add_scalar(tag(event, name), value, update)
+            for sample in samples:
+                writer.add_text(f"sentences/line_{sample.line}", _verbatim(sample), update)
+
+        self._write(add)
 
     def _write(self, add: Callable[[Any], object]) -> None:
         """Write to the file at once. After an error, warn and write nothing more."""

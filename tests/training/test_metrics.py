@@ -105,7 +105,7 @@ def test_an_unwritable_tensorboard_folder_is_refused(train: Train, tmp_path: Pat
 
 def test_a_number_is_in_the_event_file_at_once(board: Path) -> None:
     writer = Board(board, 0)
-    writer.numbers("train", 1, {"loss": 2.0})
+    writer.write("train", 1, {"loss": 2.0})
     shown = curves(board)
     writer.close()
     assert shown == {"train/loss": {1: 2.0}}
