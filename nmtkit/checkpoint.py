@@ -53,11 +53,9 @@ class Checkpoint:
 
     `weights` maps parameter names to arrays (…); a tied matrix appears once. `ema` are their moving averages, if any.
     With `scales`, one for each row, `weights` are int8, and their values are the products of both. With `lora`,
-    `weights` and `ema` contain low-rank additions, which `merged` adds to the matrices.
-
-    `progress` contains JSON values: the update, the epoch, validation results, and the options of the run. `optimizer`
-    is None in a checkpoint for inference only. `search` contains defaults of nmt-generate. `checksum` is the
-    file's.
+    `weights` and `ema` contain low-rank additions, which `merged` adds to the matrices. `progress` contains JSON
+    values: the update, the epoch, validation results, and the options of the run. `optimizer` is None in a checkpoint
+    for inference only. `search` contains defaults of nmt-generate.
     """
 
     model_config: ModelConfig
@@ -172,7 +170,7 @@ def load_checkpoint(path: Path, merge: bool = True) -> Checkpoint:
 
 def read_progress(path: Path) -> dict[str, Any]:
     """Read the `progress` of a checkpoint from its header, which is fast for any size. Raises UserError."""
-    return _read_header(path, lambda header: _object(header, "progress"))
+    return _read_header(path, lambda header: header.get("progress", {}))
 
 
 def ranking_conditions(progress: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,21 +256,12 @@ def from_header(header: dict[str, Any], name_parts: NameParts, read: Callable[[s
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
     if not is_direction(*languages):
         raise ValueError(f"{quoted(languages[0])} and {quoted(languages[1])} are not two languages")
-    if not isinstance(joined, bool):
-        raise TypeError("'joined_vocabulary' must be true or false")
     kinds = (header["tokenizer"]["source"], header["tokenizer"]["target"])
     source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])
     lora = LoraConfig.from_dict(header["lora"]) if header["version"] == archive.LORA_VERSION else None
-    progress, search = _object(header, "progress"), _object(header, "search")
+    progress, search = header.get("progress", {}), header.get("search", {})
     return Checkpoint(config, {}, *languages, source, target, progress, lora=lora, search=search)
-
-
-def _object(header: dict[str, Any], key: str) -> dict[str, Any]:
-    value: dict[str, Any] = header.get(key, {})
-    if not isinstance(value, dict):
-        raise TypeError(f"its {key} is not an object")
-    return value
 
 
 def _to_tensors(checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:

@@ -153,7 +153,6 @@ def _single(field: "dataclasses.Field[Any]", kind: type, value: Any) -> Any:
 
 
 def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
-    """Raise UserError if `value` is outside the range that `option` declares."""
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{flag(field.name)}: {value} is not a finite number")
     low, above, high, below = field.metadata["bounds"]

@@ -275,7 +275,6 @@ def test_the_error_for_a_folder_suggests_its_best_else_its_last_else_its_newest_
         ({"tokenizer": {}}, "not an nmtkit checkpoint"),
         ({"source_language": "de"}, "not an nmtkit checkpoint"),
         ({"target_language": "a/b"}, "not an nmtkit checkpoint"),
-        ({"joined_vocabulary": 1}, "not an nmtkit checkpoint"),
     ],
 )
 def test_a_header_of_another_version_or_with_invalid_values_is_refused(

@@ -87,18 +87,12 @@ class Dataset:
 def read_tokenizers(
     folder: Path, kinds: tuple[str, str], joined: bool, languages: tuple[str, str]
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Return both sides' tokenizers from the files of `write_tokenizers`. Raises UserError naming a damaged file."""
-    path = folder
-
-    def read(name: str) -> bytes:
-        nonlocal path
-        path = folder / name
-        return path.read_bytes()
-
+    """Return both sides' tokenizers from the files of `write_tokenizers`. Raises UserError for a damaged file."""
     try:
-        return restore_tokenizers(kinds, tokenizer_files(kinds, joined, languages), read)
+        names = tokenizer_files(kinds, joined, languages)
+        return restore_tokenizers(kinds, names, lambda name: (folder / name).read_bytes())
     except UserError as error:
-        raise UserError(f"{path}: {error}; {REMEDY}") from error
+        raise UserError(f"{folder}: {error}; {REMEDY}") from error
 
 
 def write_tokenizers(folder: Path, languages: tuple[str, str], source: Tokenizer, target: Tokenizer) -> None:

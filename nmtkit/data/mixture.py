@@ -41,9 +41,8 @@ class Mixture:
     """Combines the sentence pairs of several corpora into updates of about `batch_tokens` target tokens.
 
     `lengths` are source and target lengths for each corpus, and `shares` the shares of target tokens, which sum to 1.
-    After any number of updates, each other corpus has at least its share relative to the first, and exceeds it by less
-    than its largest micro-batch. A micro-batch has at most `max_tokens` padded tokens per side, and at most its
-    corpus's share of `batch_tokens`, unless it is a single pair.
+    After any update, each other corpus has its share relative to the first, or at most its largest micro-batch more. A
+    micro-batch has at most `max_tokens` padded tokens per side and its corpus's share of `batch_tokens`, or one pair.
     """
 
     def __init__(

@@ -26,8 +26,7 @@ class PairSampling:
     """Reads the sentence pairs of a split, as --augment and --subword-sampling change them in an epoch.
 
     `rate` is the dropout rate of merges for BPE, and α for unigram; 0 keeps the segmentation. `augmentation` is the
-    value of --augment. A sentence that would have more than `longest` tokens, with EOS, stays as it is
-    stored. Raises UserError if the dataset's tokenizer cannot do this.
+    value of --augment. A sentence of more than `longest` tokens, with EOS, stays as stored. Raises UserError.
     """
 
     def __init__(

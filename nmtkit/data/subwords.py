@@ -29,8 +29,7 @@ _MAX_CACHED = 1 << 18  # words or partial segmentations, about 120 MB
 class Resegmenter:
     """Samples new segmentations of ids, using the pieces of their SentencePiece model.
 
-    Ids with a single segmentation are kept: unknown tokens, byte pieces, user-defined symbols and language tags. Raises
-    UserError if the tokenizer has no model with several segmentations.
+    Unknown tokens, byte pieces, user-defined symbols and language tags are kept. Raises UserError for other tokenizers.
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:

@@ -106,8 +106,7 @@ def _left_of_address_space() -> Iterator[int]:
 def keep_freed_memory() -> None:
     """Make glibc's malloc keep freed memory for the next update. Does nothing with other C libraries.
 
-    Otherwise malloc returns most of the memory to the kernel after each backward pass, and the next update waits until
-    the kernel has filled it with zeros. Memory of tensors above 32 MiB is not kept.
+    Otherwise the kernel must fill most memory with zeros for every update. Memory of tensors above 32 MiB is not kept.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -173,10 +173,9 @@ class WorkerPool:
 
 
 def import_nothing_from_current_folder() -> None:
-    """Prevent Python processes that start from now on from importing modules in the current folder.
+    """Prevent Python processes that start later from importing modules in the current folder, which may be a model's.
 
-    It may be the folder of a model, whose code must not run. Before Python 3.11 this is impossible, so raises UserError
-    if the folder contains a module that would be imported.
+    Before Python 3.11 this is impossible, so raises UserError if the folder contains a module that would be imported.
     """
     if sys.version_info < (3, 11):
         modules, packages = Path.cwd().glob("*.py*"), Path.cwd().glob("*/__init__.py")

@@ -76,7 +76,7 @@ def read_archive(path: Path) -> Archive:
         name: _tensor(name, dtype, shape, members[_TENSOR.format(number)], content)
         for number, (name, dtype, shape) in enumerate(header["tensors"], 1)
     }
-    return Archive(header, tensors, checksum, partial(_release, content))
+    return Archive(header, tensors, checksum, partial(content.madvise, mmap.MADV_DONTNEED))
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
@@ -141,11 +141,6 @@ def _verified_checksum(file: BinaryIO, size: int) -> str:
     if checksum != sha256_of_file(file, size - COMMENT_BYTES):
         raise UserError("damaged, its checksum does not match: copy it again or use a different checkpoint")
     return checksum
-
-
-def _release(content: mmap.mmap) -> None:
-    if hasattr(mmap, "MADV_DONTNEED"):
-        content.madvise(mmap.MADV_DONTNEED)
 
 
 def _members(file: BinaryIO, size: int) -> dict[str, _Member]:

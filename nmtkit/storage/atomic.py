@@ -196,7 +196,6 @@ def _as_run_errors(destination: Path) -> Iterator[None]:
 
 
 def _hidden_path(destination: Path, kind: str = "partial") -> Path:
-    """Return a new, unpredictable path next to a destination."""
     return destination.with_name(f".{destination.name}.{secrets.token_hex(8)}.{kind}")
 
 
@@ -316,7 +315,6 @@ def _lock_folder(folder: Path, destination: Path, stack: contextlib.ExitStack) -
 
 
 def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> None:
-    """Raise UserError if a folder exists and must not be replaced."""
     if not folder.name or os.path.ismount(folder):
         raise UserError(f"{folder} is a mount point, which cannot be replaced: choose a folder inside it")
     if not folder.exists():
@@ -330,7 +328,6 @@ def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> Non
 
 
 def _put_in_place(staging: Path, destination: Path) -> None:
-    """Rename a complete folder to its destination, and remove the replaced folder."""
     replaced = _hidden_path(destination, "replaced")
     with _descriptor(staging) as descriptor:
         _copy_access(destination, descriptor)

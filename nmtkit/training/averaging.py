@@ -37,8 +37,7 @@ _MAX_ATTEMPTS = 5  # a training run may delete checkpoints while they are read
 def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
     """List the newest `count` checkpoints of a training run, oldest first.
 
-    Ignores checkpoints after update `until` and checkpoints that --keep-last does not count. Raises UserError if fewer
-    than `count` are left.
+    Ignores checkpoints after update `until` and those that --keep-last does not count. Raises UserError for too few.
     """
     found = _up_to(folder, until)
     counting = (path for _, path in reversed(found) if not read_progress(path).get("is_interim"))
@@ -108,7 +107,9 @@ def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpo
     UserError if a file is given twice, a parameter is not finite, or the checkpoints differ in model, languages,
     vocabularies or the presence of a moving average.
     """
-    _check_distinct(paths)
+    for first, path in combinations([path for path in paths if path.exists()], 2):
+        if path.samefile(first):
+            raise UserError(f"{first} and {path} are the same file: give each checkpoint once")
     mean = load_checkpoint(paths[0])
     size = 3 * sum(weight.nbytes for weight in mean.weights.values())  # bytes: float64 sums and their float32 means
     with memory_for_weights("the average", size), Progress("averaging", len(paths), unit="checkpoints") as progress:
@@ -144,12 +145,6 @@ def relative_names(paths: Sequence[Path]) -> list[str]:
     absolute = [path.absolute() for path in paths]
     folder = os.path.commonpath([path.parent for path in absolute])
     return [str(path.relative_to(folder)) for path in absolute]
-
-
-def _check_distinct(paths: Sequence[Path]) -> None:
-    for first, path in combinations([path for path in paths if path.exists()], 2):
-        if path.samefile(first):
-            raise UserError(f"{first} and {path} are the same file: give each checkpoint once")
 
 
 def _differences(a: Checkpoint, b: Checkpoint, weights: str) -> Iterator[str]:

@@ -44,7 +44,6 @@ def _with(options: TrainingOptions, **values: Any) -> TrainingOptions:
 
 
 def _packing(recorded: dict[str, Any], options: TrainingOptions, device: torch.device) -> str:
-    """Return whether the run packs sentences, as "on" or "off"."""
     packing, model = options.batches.packing, options.model
     if packing == "on" and model.arch != TransformerConfig.arch:
         raise UserError(f"--packing on supports only Transformers, not the architecture {model.arch}: omit it")

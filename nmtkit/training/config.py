@@ -84,8 +84,7 @@ class BatchConfig(Config):
     def planned_tokens(self) -> int:
         """The maximum tokens per side in a group of sentences of similar length; an update consists of several groups.
 
-        With packing, this is at most `CPU_TOKENS`: micro-batches are then cut from the whole update, whose sentences
-        may differ in length, so a GPU can use the same updates as a CPU.
+        With packing, at most `CPU_TOKENS`: micro-batches are cut from whole updates, so GPUs can use the CPU's updates.
         """
         return min(self.max_tokens, CPU_TOKENS) if self.packing == "on" else self.max_tokens
 

@@ -80,8 +80,7 @@ def vocabulary_differences(given: Checkpoint, dataset: Dataset) -> Iterator[str]
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Exclude the parameters whose names match a shell-style pattern from training.
 
-    A shared matrix matches by each of its names. Raises UserError if a pattern matches nothing, or if no parameter is
-    left to train.
+    A shared matrix matches by each of its names. Raises UserError if a pattern matches nothing, or all are frozen.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name in matching(parameters, patterns, "--freeze"):

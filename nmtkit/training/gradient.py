@@ -84,7 +84,8 @@ class UpdateGradient:
                     raise
                 ran_out, reason = True, first_line(error)
             if ran_out:  # outside the handler, whose traceback keeps the tensors alive
-                self._sum_without_me()
+                for bucket in range(self._buckets_summed, len(self._bucket_sizes)):  # the other ranks wait for them
+                    distributed.all_reduce(torch.zeros(self._bucket_sizes[bucket], device=self.ranks.device))
             *voted, failed = self.ranks.sum([*votes, ran_out])
             if not failed:
                 return self.ranks.sum_on_devices(losses), voted
@@ -161,11 +162,6 @@ class UpdateGradient:
         self._buckets_summed += 1
         summed = distributed.all_reduce(gradient, async_op=True).get_future()
         return cast("torch.futures.Future[Tensor]", summed.then(lambda future: future.value()[0]))
-
-    def _sum_without_me(self) -> None:
-        """Contribute zeros to the rest of the sum that the other ranks wait for."""
-        for bucket in range(self._buckets_summed, len(self._bucket_sizes)):
-            distributed.all_reduce(torch.zeros(self._bucket_sizes[bucket], device=self.ranks.device))
 
     def _lower_limit(self, update: int, ran_out: bool) -> None:
         """Set the limit of all ranks to half of the smallest chunk for which one of them ran out of memory."""

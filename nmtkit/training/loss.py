@@ -154,7 +154,6 @@ def _add_products(
 
 
 def _add(x: Tensor, total: Tensor) -> None:
-    """Add x (…) to `total` (…), in place."""
     if not (native_operators.serves(x) and native_operators.serves(total) and total.dtype == torch.float32):
         total += x
         return
@@ -190,12 +189,9 @@ def batch_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return the sums over a batch's real target tokens of smoothed loss and negative log-likelihood, scalars in nats.
 
-    A packed batch needs a model that implements `decode_packed`.
-
     With `r_drop` α, two dropout masks give two losses and two distributions p and q. The loss is then the mean of both
-    plus α/4 · (KL(p‖q) + KL(q‖p)): half the loss of R-Drop, which adds both (Liang et al. 2021).
-
-    With `guidance`, the loss also has `alignment_loss` with this weight, if the batch has an alignment.
+    plus α/4 · (KL(p‖q) + KL(q‖p)): half the loss of R-Drop, which adds both (Liang et al. 2021). With `guidance`, it
+    also has `alignment_loss` with this weight, if the batch has an alignment. A packed batch needs `decode_packed`.
     """
     if isinstance(batch, PackedBatch):
         target = batch.tgt_out[: batch.target_tokens]

@@ -144,6 +144,6 @@ class Board:
 
 
 def _verbatim(sample: Sample) -> str:
-    """Format the three texts of a sample, indented, so that Markdown shows them verbatim."""
+    """Format a sample with indented lines, which Markdown shows verbatim."""
     texts = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
     return "\n".join(f"    {name:<11}  {' '.join(text.split())}" for name, text in texts.items())

@@ -42,9 +42,8 @@ _COST_OF_TRAINING = 3  # passes of a validation
 
 
 class Rule(NamedTuple):
-    """Options for corpora of up to `pairs` pairs. A model is chosen only if the time allows `least` passes over the
-    corpus; passes beyond `most` no longer improve it. Runs of less than a quarter of `most` passes get
-    proportionally less dropout."""
+    """Options for corpora of up to `pairs` pairs, chosen if the time allows `least` passes. Passes beyond `most` do not
+    improve the model. Runs of less than a quarter of `most` passes get proportionally less dropout."""
 
     pairs: float
     least: float
@@ -188,7 +187,6 @@ def _with(
 
 
 def _command(data: TrainingData, values: Mapping[str, Any]) -> str:
-    """Return the command that sets all options of a plan explicitly."""
     folders = shlex.join(str(dataset.folder) for dataset in data.datasets)
     return f"nmt-train {folders} {as_flags({name: value for name, value in values.items() if name != 'budget'})}"
 

@@ -143,7 +143,8 @@ def resumed_state(
     if change and not reset:
         logger.warning("%s has changed: the previous best result is discarded", change)
     if change or reset:
-        state.discard_best()
+        state.best = None
+        state.forget_since_best()
     if change:
         state.validation = {}  # this update is to be validated again
     _warn_of_other_versions(progress, options.optimizer.lr_schedule)

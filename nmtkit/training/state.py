@@ -113,11 +113,6 @@ class RunState:
             self.validations_since_best += 1
             self.uncounted_since_best += not counts
 
-    def discard_best(self) -> None:
-        """Forget the best validation: earlier values cannot be compared with later ones."""
-        self.best = None
-        self.forget_since_best()
-
     def forget_since_best(self) -> None:
         """Reset the counts of validations since the best one."""
         self.validations_since_best = self.uncounted_since_best = 0

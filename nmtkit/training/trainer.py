@@ -188,7 +188,6 @@ class Trainer:
             self.ranks.run_on_main(lambda: refuse_dataset(tensorboard, f"--tensorboard {tensorboard}"))
 
     def _resume(self) -> None:
-        """Load the newest valid checkpoint, if there is one, and describe the run."""
         state = resume(self.learner, self.save_dir, self.data, self.validator.metric, self.options, self.ranks)
         if state is not None:
             self.state, self.window, self.saved = state, restore(Window, state.window), state.update
@@ -292,7 +291,6 @@ class Trainer:
             window.add_losses(self.data.names, losses[::2], outcome.target_tokens)
 
     def _count_skipped(self, outcome: Outcome) -> None:
-        """Count a skipped update. Raises RunError after too many in a row."""
         self.state.skipped += 1
         self.state.skipped_in_a_row += 1
         logger.warning(
@@ -311,11 +309,8 @@ class Trainer:
         self.window.seconds += time.perf_counter() - start
 
     def _votes(self) -> list[float]:
-        """Return values whose sums over all ranks decide for all of them after the backward pass.
-
-        They are the minutes of the run on the main process's clock, over all devices and of all CPUs, how many ranks
-        want to save, and how many have received each of `STOPS`.
-        """
+        """Return values whose sums over all ranks decide for all of them: minutes on the main process's clock, over all
+        devices and of all CPUs, and the votes to save and for each of `STOPS`."""
         main, signals = self.ranks.is_main, self.signals
         minutes = (time.monotonic() - self.began) / 60 if main else 0.0
         device_minutes = (time.monotonic() - self.device_began) / 60

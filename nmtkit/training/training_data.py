@@ -22,8 +22,7 @@ TRAINING = "train"
 class TrainingData:
     """The datasets that a run mixes, with their training splits and shares of the target tokens.
 
-    The first dataset counts epochs and decides which checkpoint is best. `names` are the last parts of the folders'
-    paths, as many as are needed to make the names distinct.
+    The first dataset counts epochs and decides which checkpoint is best. `names` are distinct last parts of the paths.
     """
 
     datasets: list[Dataset]
@@ -132,7 +131,6 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _differences(other: Dataset, first: Dataset) -> Iterator[str]:
-    """Describe how a dataset's vocabularies differ from the first dataset's, each with a remedy."""
     for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
         for difference in tokenizer_differences(side, ours, theirs):
             yield f"{difference}: preprocess it with --vocab-from {first.folder}"

@@ -16,7 +16,7 @@ from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.engine import check_memory
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.inference.backends import BACKENDS, torch_backend
+from nmtkit.inference.backends import torch_backend
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.scoring.bleu import bleu, tokenized_bleu
 from nmtkit.text.tokenizer import SPACE, decode_reference
@@ -84,10 +84,6 @@ class Validator:
         for flag, asked in needs.items():
             if asked and not self.possible:
                 raise UserError(f"{flag}: {dataset.folder} has no split '{VALIDATION}': preprocess with --validpref")
-        if self.config.valid_bleu and options.model.arch not in BACKENDS:
-            raise UserError(
-                f"--valid-bleu: nmtkit cannot translate with the architecture {options.model.arch}: omit the option"
-            )
         if self.possible:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)
             source, target = self.split.source.lengths[:], self.split.target.lengths[:]
