@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 from unittest import mock
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from gpu.lengths import pair_lengths
 from gpu.measuring import Measurement, measure
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import BatchSampler
+from nmtkit.data.batching import START, BatchSampler
 from nmtkit.data.mixture import MicroBatch
 from nmtkit.data.packing import MicroBatchTensors, Share, SideLengths, make_packed_batch, pack_micro_batches
 from nmtkit.machine.host_copy import HostCopy
@@ -81,7 +81,7 @@ def make_updates(setting: TrainingSetting) -> list[Update]:
     batches = replace(batches, max_tokens=largest_update(int(source.sum()), int(target.sum()), batches))
     sampler = BatchSampler(source, target, setting.batch_tokens, batches.planned_tokens, SEED)
     updates = []
-    for update in islice(sampler.epoch(1), setting.updates):
+    for update in islice(chain.from_iterable(sampler.plans(START)), setting.updates):
         rows = np.concatenate(update.micro_batches)
         micro_batches = [MicroBatch(0, 1, pairs) for pairs in update.micro_batches]
         if setting.packing:

@@ -9,7 +9,6 @@ an update.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -75,15 +74,6 @@ class BatchSampler:
     def target_tokens(self, pairs: Indices) -> int:
         """Count the target tokens of some sentence pairs."""
         return int(self.target[pairs].sum())
-
-    def epoch(self, epoch: int) -> Iterator[Update]:
-        """Yield the updates of one epoch, counted from 1. Each sentence pair belongs to exactly one update."""
-        for part in range(self.parts):
-            yield from self._part(epoch, part)
-
-    def updates(self, position: DataPosition = START) -> Iterator[Update]:
-        """Yield updates endlessly, starting at `position`."""
-        return chain.from_iterable(self.plans(position))
 
     def plans(self, position: DataPosition) -> Iterator[list[Update]]:
         """Yield the list of updates of each part endlessly, starting at `position`."""

@@ -70,10 +70,10 @@ def torch_backend(
     import torch
 
     from nmtkit.inference.torch_backend import TorchBackend
-    from nmtkit.machine.precision import dtype_of
+    from nmtkit.machine.precision import DTYPES
 
     apply_to_torch()
     if device is not None:
         on = torch.device(device)
-        model = model.to(on, None if number_format is None else dtype_of(number_format))
+        model = model.to(on, None if number_format is None else DTYPES[number_format])
     return TorchBackend(backends_of(model.config.arch).torch(model))

@@ -13,7 +13,7 @@ from torch import Tensor
 from nmtkit.errors import UserError
 from nmtkit.machine.number_format import NumberFormat
 
-_DTYPES = {
+DTYPES = {
     NumberFormat.FP32: torch.float32,
     NumberFormat.BF16: torch.bfloat16,
     NumberFormat.FP16: torch.float16,
@@ -46,17 +46,12 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype with this name; `auto` is bf16 if `device` supports it natively, otherwise fp32."""
     if name == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
-    return dtype_of(NumberFormat(name))
-
-
-def dtype_of(number_format: NumberFormat) -> torch.dtype:
-    """Return the dtype of a number format that torch supports."""
-    return _DTYPES[number_format]
+    return DTYPES[NumberFormat(name)]
 
 
 def precision_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype, as `--precision` spells it."""
-    return next((found.value for found, own in _DTYPES.items() if own == dtype), "fp64")
+    return next((found.value for found, own in DTYPES.items() if own == dtype), "fp64")
 
 
 def has_slow_bf16(device: torch.device) -> bool:

@@ -58,8 +58,9 @@ class TrainingData:
     @property
     def languages(self) -> tuple[str, str]:
         """The source and target language of the model: `mul` for a side on which the datasets have several."""
-        source, target = (set(side) for side in zip(*(dataset.languages for dataset in self.datasets), strict=True))
-        return _common(source), _common(target)
+        sides = (set(side) for side in zip(*(dataset.languages for dataset in self.datasets), strict=True))
+        source, target = (side.pop() if len(side) == 1 else SEVERAL for side in sides)
+        return source, target
 
     @property
     def is_mixed(self) -> bool:
@@ -134,10 +135,6 @@ def _differences(other: Dataset, first: Dataset) -> Iterator[str]:
     for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
         for difference in tokenizer_differences(side, ours, theirs):
             yield f"{difference}: preprocess it with --vocab-from {first.folder}"
-
-
-def _common(languages: set[str]) -> str:
-    return languages.pop() if len(languages) == 1 else SEVERAL
 
 
 def _check_tags(datasets: Sequence[Dataset]) -> None:

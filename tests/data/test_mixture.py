@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from nmtkit.data import batching
-from nmtkit.data.batching import BatchSampler
+from nmtkit.data.batching import START, BatchSampler
 from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, seed_of
 
 BATCH_TOKENS, MAX_TOKENS = 4000, 1000
@@ -49,7 +49,8 @@ def as_lists(update: MixedUpdate) -> list[tuple[int, int, list[int]]]:
 def test_one_corpus_has_the_updates_of_its_sampler() -> None:
     sampler = BatchSampler(*CORPORA[0], BATCH_TOKENS, MAX_TOKENS, seed=1)
     alone = Mixture(CORPORA[:1], [1.0], BATCH_TOKENS, MAX_TOKENS, seed=1)
-    for mixed, update in zip(plan(alone.updates(), 100), sampler.updates(), strict=False):
+    updates = itertools.chain.from_iterable(sampler.plans(START))
+    for mixed, update in zip(plan(alone.updates(), 100), updates, strict=False):
         assert as_lists(mixed) == [(0, update.epoch, pairs.tolist()) for pairs in update.micro_batches]
         assert mixed.next_position == (update.next_position,)
         assert (mixed.epoch, mixed.updates_per_epoch) == (update.epoch, update.updates_per_epoch)

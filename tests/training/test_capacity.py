@@ -11,6 +11,7 @@ from commands import Train
 from fake_gpu import GPU, fake_gpu
 from training_runs import last
 
+from nmtkit.data.batching import START
 from nmtkit.data.mixture import Mixture
 from nmtkit.machine import memory
 from nmtkit.model.config import TransformerConfig
@@ -66,7 +67,8 @@ def test_a_packed_update_fits_into_one_micro_batch_for_each_rank(data: TrainingD
     most = capacity._Trial(data, replace(options, batches=batches), Ranks(CPU, size=3)).at_most
     (train,) = data.splits
     lengths = [(train.source.lengths, train.target.lengths)]
-    for update in Mixture(lengths, [1.0], 6000, batches.planned_tokens, seed=1).samplers[0].epoch(1):
+    sampler = Mixture(lengths, [1.0], 6000, batches.planned_tokens, seed=1).samplers[0]
+    for update in next(sampler.plans(START)):
         pairs = np.concatenate(update.micro_batches)
         assert max(side[pairs].sum() for side in lengths[0]) <= 3 * most
 

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.batch import Batch, collate
-from nmtkit.data.batching import Update
+from nmtkit.data.batching import START, Update
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.inference.arrays import Ints
@@ -83,7 +83,7 @@ def test_splitting_an_update_into_more_micro_batches_gives_the_same_gradient(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
-    (update,) = trainer.loader.mixture.samplers[0].epoch(1)
+    (update,) = next(trainer.loader.mixture.samplers[0].plans(START))
     whole, parts = gradients(trainer, update), gradients(other, halves(update))
     for name, gradient in whole.items():
         assert_close(parts[name], gradient, rtol=1e-3, atol=1e-6)
@@ -94,7 +94,7 @@ def test_the_loss_is_divided_by_the_real_target_tokens_of_the_update(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
-    (update,) = trainer.loader.mixture.samplers[0].epoch(1)
+    (update,) = next(trainer.loader.mixture.samplers[0].plans(START))
     batch = collate(trainer.data.splits[0], np.concatenate(update.micro_batches))
     # sentences of 3 tokens beside some of 30
     assert batch.padded_tokens > 1.3 * (batch.source_tokens + batch.target_tokens)
@@ -130,7 +130,7 @@ def test_dropout_masks_depend_on_the_seed_and_the_update_and_not_on_earlier_draw
         trainer.options = replace(trainer.options, batches=replace(trainer.options.batches, seed=seed))
         if spoil:
             torch.rand(number)  # whatever has been drawn before
-        return gradients(trainer, next(trainer.loader.mixture.samplers[0].epoch(1)), number)
+        return gradients(trainer, next(trainer.loader.mixture.samplers[0].plans(START))[0], number)
 
     first = run(1, 5, spoil=False)
     assert all(torch.equal(gradient, first[name]) for name, gradient in run(1, 5, spoil=True).items())
@@ -165,7 +165,7 @@ def test_gradients_are_clipped_to_the_requested_norm(datasets: dict[str, Path], 
     clipped = make(datasets["joined"], replace(options, optimizer=replace(options.optimizer, clip_norm=0.01)))
     before, norms = [], []
     for each in (trainer, clipped):
-        kept = gradients(each, next(each.loader.mixture.samplers[0].epoch(1)))
+        kept = gradients(each, next(each.loader.mixture.samplers[0].plans(START))[0])
         before.append(each.learner.step(1, learning_rate=0.1).item())
         norms.append(torch.cat([gradient.flatten() for gradient in kept.values()]).norm().item())
     assert norms[0] == pytest.approx(before[0], rel=1e-4)
@@ -207,7 +207,7 @@ def test_every_kind_of_out_of_memory_error_is_handled(
     fail: Callable[[], object], datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
-    (update,) = trainer.loader.mixture.samplers[0].epoch(1)
+    (update,) = next(trainer.loader.mixture.samplers[0].plans(START))
     whole = gradients(trainer, update)
     forward = MicroBatchLoss.forward
 
@@ -295,4 +295,4 @@ def test_other_errors_are_not_mistaken_for_lack_of_memory(
     trainer = make(datasets["joined"], options)
     monkeypatch.setattr(UpdateGradient, "_backward", lambda *_: torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError, match="size"):
-        gradients(trainer, next(trainer.loader.mixture.samplers[0].epoch(1)))
+        gradients(trainer, next(trainer.loader.mixture.samplers[0].plans(START))[0])
