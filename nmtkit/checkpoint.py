@@ -1,7 +1,6 @@
 """The checkpoint file, which contains everything for inference or resuming, is safe to load, and has a checksum.
 
-`nmtkit.storage.archive` reads and writes the file; this module defines the names and the meaning of its parts, which
-docs/reference/checkpoint.md documents.
+`nmtkit.storage.archive` reads and writes the file; this module defines its parts: see docs/reference/checkpoint.md.
 """
 
 import contextlib

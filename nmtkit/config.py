@@ -18,7 +18,6 @@ from nmtkit.wording import quoted
 
 C = TypeVar("C", bound="Config")
 
-
 _LARGEST = 2**63 - 1  # largest integer of torch, which also converts to a float
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from itertools import takewhile
 
 _SIMILARITY = 0.75  # difflib's default, 0.6, suggests --split for --path
-
 _LONGEST_QUOTATION = 60  # characters
 _LONGEST_MESSAGE = 10_000  # characters, enough for two of the longest file names
 

@@ -3,8 +3,7 @@
 An epoch is planned in parts. Each part samples the whole corpus, through a permutation that is computed and never
 stored, so planning a part takes the same time and memory for any corpus. Within a part, sentence pairs are sorted by
 length and cut into micro-batches with little padding. The micro-batches are shuffled and grouped into updates of about
-`batch_tokens` target tokens (§5.1). The plan does not depend on the number of devices, which share the micro-batches of
-an update.
+`batch_tokens` target tokens (§5.1). The plan does not depend on the number of devices, which share each update.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""The dataset folder, which nmt-preprocess writes and other commands read.
-
-`docs/reference/dataset.md` describes it.
-"""
+"""The dataset folder, which nmt-preprocess writes and other commands read: see `docs/reference/dataset.md`."""
 
 from dataclasses import dataclass
 from pathlib import Path

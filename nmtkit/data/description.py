@@ -1,7 +1,6 @@
-"""dataset.json, the description of a dataset folder. It is written last, and all values are validated when read.
+"""dataset.json, the description of a dataset folder, which is written last: see `docs/reference/dataset.md`.
 
-`docs/reference/dataset.md` describes it. Only file names that nmt-preprocess can write are accepted, so readers open
-only verified files inside the folder.
+Only file names that nmt-preprocess can write are accepted, so readers open only verified files inside the folder.
 """
 
 import json
@@ -113,8 +112,7 @@ class FileRecord(NamedTuple):
 
 
 def record_file(path: Path, known: Mapping[str, FileRecord]) -> FileRecord:
-    """Return the size and checksum of a file. An earlier record in `known` is reused if the size is equal, because
-    files of a dataset are only appended to."""
+    """Return size and checksum of a file: those in `known` if the size is equal, as files are only appended to."""
     size = path.stat().st_size
     record = known.get(path.name)
     return record if record is not None and record.bytes == size else FileRecord(size, sha256(path, size))

@@ -2,8 +2,7 @@
 
 The first corpus leads: each update contains one of its updates, planned for its share of the target tokens. Every
 other corpus adds whole micro-batches until it has its share of all target tokens so far. An exhausted corpus begins its
-next epoch. Lengths, shares and seed determine the plan, and a position is enough to continue it. A single corpus is a
-mixture without others.
+next epoch. Lengths, shares and seed determine the plan, and a position is enough to continue it.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,6 @@
 """Packed micro-batches: sentence pairs of all lengths, concatenated on each side without padding.
 
-An update is cut into micro-batches of about equal size after it is planned, so packing changes neither the sentences of
-an update nor their order.
+A planned update is cut into micro-batches of about equal size: packing changes neither its sentences nor their order.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -60,8 +60,7 @@ class PairSampling:
         return _concatenate(drawn[0]), _concatenate(drawn[1])
 
     def _augmented(self, stored: tuple[Ids, ...], epoch: int, pair: int) -> tuple[Ids, ...]:
-        """Rewrite the text of a pair, but not its tags. A pair that has other symbols or unknown pieces, or would
-        become too long, stays as it is."""
+        """Rewrite the text of a pair, but not its tags. Keep a pair with other symbols, or that becomes too long."""
         random = Random(f"augment {self._seed} {epoch} {pair}")
         modifiers = choose(self._rates, random)
         tags, texts = self._split(stored)

@@ -12,8 +12,7 @@ from nmtkit.data.binary import Indices, TokenFile, Tokens, token_type
 
 
 class SentenceLengths:
-    """Looks up sentence lengths, in tokens with EOS, in several token files, by a slice or an array of numbers. Raises
-    UserError for damaged offsets."""
+    """Looks up lengths of sentences, in tokens with EOS, in token files. Raises UserError for damaged offsets."""
 
     def __init__(self, shards: Sequence[TokenFile]) -> None:
         self._shards = shards

@@ -22,8 +22,7 @@ _NATIVE_BF16_ON_CPU = ("avx512_bf16", "amx_bf16", "sve_bf16")  # x86-64, x86-64,
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device with this name, after `prepare_gpu` for a GPU; `auto` is a GPU if there is one. Raises
-    UserError if torch cannot use it."""
+    """Return the device with this name, after `prepare_gpu` for a GPU. `auto`: a GPU, if any. Raises UserError."""
     if name == "auto" and torch.cuda.is_available():
         prepare_gpu()
         return torch.device("cuda")  # without a tensor on it: each process of a run has its own GPU

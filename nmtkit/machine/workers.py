@@ -141,16 +141,13 @@ class WorkerPool:
         self._check_open()
         for ready in wait(list(self._busy)) if self._busy else ():
             assert isinstance(ready, Connection)
-            self._receive(ready)
-
-    def _receive(self, connection: "Connection") -> None:
-        try:
-            result: tuple[Any, Exception | None] = connection.recv()
-            call, number = self._busy.pop(connection)
-            call.results[number] = result
-        except BaseException as error:
-            self._end_after(error, connection)
-            raise
+            try:
+                result = ready.recv()
+                call, number = self._busy.pop(ready)
+                call.results[number] = result
+            except BaseException as error:
+                self._end_after(error, ready)
+                raise
 
     def _end_after(self, error: BaseException, connection: "Connection") -> None:
         """End all workers after an error in a message. Raises RunError if the other side has died. A signal handler may

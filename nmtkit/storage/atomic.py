@@ -107,8 +107,7 @@ def staged_folder(
 
 
 def link_file(source: Path, destination: Path) -> None:
-    """Make `destination` a hard link to `source` in the same folder, or a copy on a file system without them,
-    atomically. Raises errors like `staged_file`."""
+    """Make `destination` a hard link to `source` in the same folder, or else a copy, atomically. Raises RunError."""
     staging = _hidden_path(destination)
     with _as_run_errors(destination):
         try:

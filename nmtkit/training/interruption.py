@@ -1,7 +1,6 @@
 """Signals, handled between two updates: SIGTERM, SIGINT and SIGHUP stop the run, SIGUSR1 saves it.
 
-SIGHUP arrives when a terminal or its connection is closed. If stderr has lost its reader, the run stops as after
-SIGPIPE.
+SIGHUP arrives when a terminal is closed. If stderr has lost its reader, the run stops as after SIGPIPE.
 """
 
 import contextlib
@@ -55,10 +54,9 @@ class Signals:
         if self.is_main and not self.stop:
             hint = "; send it again to stop at once" if self.second_kills and number in _KILLING else ""
             begin = "\n" if os.isatty(2) else ""  # below the progress bar
+            message = f"{begin}{signal.Signals(number).name}: finishing and saving this update first{hint}\n"
             with contextlib.suppress(OSError):  # stderr is on a full disk or a closed terminal
-                os.write(
-                    2, f"{begin}{signal.Signals(number).name}: finishing and saving this update first{hint}\n".encode()
-                )
+                os.write(2, message.encode())
         self.stop = number
         if self.second_kills:
             for each in self._before.keys() & set(_KILLING):

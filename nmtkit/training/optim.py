@@ -48,8 +48,7 @@ def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_update
 
 
 class Muon(torch.optim.Muon):
-    """Muon (Jordan et al. 2024) with updates as large as Adam's (Liu et al. 2025), for each projection of a
-    `StackedLinear`."""
+    """Muon (Jordan et al. 2024) of each projection, with updates as large as Adam's (Liu et al. 2025)."""
 
     def __init__(self, matrices: Mapping[nn.Parameter, tuple[int, ...]], weight_decay: float) -> None:
         """`matrices` maps each parameter (outputs, inputs) to the output widths of its projections."""
@@ -79,8 +78,7 @@ class Optimizers:
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizers:
-    """Create the optimizer of the options for the trained parameters. Adam is fused: one pass over memory. Raises
-    UserError for a missing package."""
+    """Create the optimizer of the trained parameters. Adam is fused: one pass over memory. Raises UserError."""
     adam: dict[str, Any] = {
         "lr": config.lr,
         "betas": (config.adam_beta1, config.adam_beta2),

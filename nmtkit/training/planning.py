@@ -115,7 +115,8 @@ def with_plan(
     left = minutes - (time.monotonic() - began + averaging) / 60
     schedule = _schedule(updates, validations, left)
     values = {**rule.options, "dropout": dropout, **schedule}
-    planned = {name: value for name, value in values.items() if name in _names(trial)}
+    names = {"arch", *(one.name for part in fields(trial) for one in fields(getattr(trial, part.name)))}
+    planned = {name: value for name, value in values.items() if name in names}
     report = Report(f"plan for --budget {budget}")
     report.add("corpus", f"{pairs:,} pairs, {data.splits[0].target.tokens:,} target tokens")
     report.add("speed", f"{speed:,.0f} target tokens per second with {trial.model.summary()}")
@@ -125,7 +126,9 @@ def with_plan(
         f"{counted(updates, 'update')}, {passes:.1f} passes over the corpus, "
         f"about {duration(tokens / speed / 60)}{early}",
     )
-    report.add("same as", _command(data, {**planned, **given}))
+    explicit = {name: value for name, value in {**planned, **given}.items() if name != "budget"}
+    folders = shlex.join(str(dataset.folder) for dataset in data.datasets)
+    report.add("same as", f"nmt-train {folders} {as_flags(explicit)}")
     report.show()
     return _with(options, planned, given)
 
@@ -134,10 +137,6 @@ def rules_for(pairs: int) -> list[Rule]:
     """List the rules for a corpus of this many pairs, the largest model first."""
     size = next(rule.pairs for rule in RULES if pairs <= rule.pairs)
     return [rule for rule in RULES if rule.pairs == size]
-
-
-def _names(options: TrainingOptions) -> set[str]:
-    return {"arch"} | {one.name for part in fields(options) for one in fields(getattr(options, part.name))}
 
 
 def _cost_of_validation(data: TrainingData) -> float:
@@ -184,11 +183,6 @@ def _with(
         free = {field.name for field in fields(group)} - given.keys()
         groups[name] = replace(group, **{key: value for key, value in values.items() if key in free})
     return replace(options, **groups)
-
-
-def _command(data: TrainingData, values: Mapping[str, Any]) -> str:
-    folders = shlex.join(str(dataset.folder) for dataset in data.datasets)
-    return f"nmt-train {folders} {as_flags({name: value for name, value in values.items() if name != 'budget'})}"
 
 
 def better_of_average_and_best(

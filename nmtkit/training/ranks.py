@@ -66,8 +66,7 @@ class Ranks:
         return values
 
     def run_on_main(self, function: Callable[[], T]) -> T:
-        """Call a function in the main process only, and return its result on every rank, or raise its NmtkitError,
-        which only the main process reports."""
+        """Call a function in the main process only; return its result, or raise its NmtkitError, on every rank."""
         if self.size == 1:
             return function()
         outcome: list[Any] = [None]

@@ -25,8 +25,7 @@ from nmtkit.training.validation import VALIDATION
 
 
 class _Start(NamedTuple):
-    """The start of a run: `weights` and their `averages` (None to keep the random ones), and the rest of its own
-    checkpoint if the run resumes from one."""
+    """The start of a run: `weights` and `averages` (None: random), and the rest of its checkpoint if it resumes."""
 
     weights: Weights | None = None
     averages: Mapping[str, Tensor] | None = None

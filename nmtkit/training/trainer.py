@@ -106,6 +106,8 @@ class Trainer:
     ) -> None:
         self.data, self.options, self.ranks = data, options, ranks
         data.check_lengths(options.batches, options.model)
+        if tensorboard := options.checkpoints.tensorboard:
+            refuse_dataset(tensorboard, f"--tensorboard {tensorboard}")
         guide = options.optimizer.guided_alignment
         self.loader = Loader(
             data.splits,
@@ -143,7 +145,6 @@ class Trainer:
         """Train until an option or a signal stops the run; validate and save during the run and at its end."""
         ranks = self.ranks
         with self.signals, on_broken_pipe(self.signals.note_broken_pipe), contextlib.ExitStack() as stack:
-            self._check_board()
             ranks.run_on_main(lambda: stack.enter_context(self.save_dir.locked()))
             self._resume()
             ranks.run_on_main(lambda: self.save_dir.prepare(self.options.to_dict()))
@@ -165,7 +166,6 @@ class Trainer:
     def dry_run(self) -> None:
         """Check everything, and time one update: the second, or the next that is not skipped. Writes nothing."""
         self.ranks.run_on_main(self.save_dir.check)
-        self._check_board()
         self._resume()
         self.measure()
         logger.info("%s", describe_dry_run(self.window, self.log.minutes_left(self.state)))
@@ -182,10 +182,6 @@ class Trainer:
                     self._update(updates)
                     self._count_all()
         return self.window.target_tokens / self.window.seconds
-
-    def _check_board(self) -> None:
-        if tensorboard := self.options.checkpoints.tensorboard:
-            self.ranks.run_on_main(lambda: refuse_dataset(tensorboard, f"--tensorboard {tensorboard}"))
 
     def _resume(self) -> None:
         state = resume(self.learner, self.save_dir, self.data, self.validator.metric, self.options, self.ranks)

@@ -111,8 +111,7 @@ class TrainingData:
 
 
 def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]:
-    """Compute the share of each dataset from --mix, or from the datasets' sizes and --mix-temperature. Raises UserError
-    if the weights do not match the datasets."""
+    """Compute each dataset's share from --mix, or from the sizes and --mix-temperature. Raises UserError."""
     given = batches.weights or target_tokens
     if len(given) != len(target_tokens):
         raise UserError(f"--mix {batches.mix}: {len(given)} weights for {len(target_tokens)} datasets: give one each")

@@ -39,8 +39,7 @@ class Sample:
 
 
 class Results(NamedTuple):
-    """The results of a validation by name: smoothed loss and nll in nats per target token, perplexity, and BLEU if
-    requested, with some translations."""
+    """The results of a validation by name, in nats per target token or BLEU, and some translations if requested."""
 
     values: dict[str, float]
     samples: list[Sample]
