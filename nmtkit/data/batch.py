@@ -87,8 +87,7 @@ class Batch(Movable):
         return self.src.numel() + self.tgt_out.numel()
 
     def parts_within(self, max_tokens: int) -> Iterator["Batch"]:
-        """Divide the batch into parts with at most `max_tokens` tokens per side each, including padding, or one pair.
-        The pairs of a part have similar lengths."""
+        """Divide into parts of similar lengths with at most `max_tokens` padded tokens per side, or one pair each."""
         if self.sentences * max(self.longest) <= max_tokens:
             yield self
             return

@@ -49,9 +49,8 @@ class Dataset:
         self.joined, self.source_tag = description.joined, description.source_tag
         self.summaries = {summary.name: summary for summary in description.splits}
         self._description = description
-        self.source, self.target = read_tokenizers(
-            folder, (description.tokenizer, description.tokenizer), description.joined, description.languages
-        )
+        kinds = description.tokenizer, description.tokenizer
+        self.source, self.target = read_tokenizers(folder, kinds, description.joined, description.languages)
 
     @classmethod
     def open(cls, folder: Path, verify: bool = False) -> "Dataset":

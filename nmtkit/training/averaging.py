@@ -125,9 +125,8 @@ def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpo
                 total += parameters[name]
             progress.advance()
         means = {name: (total / len(paths)).astype(np.float32) for name, total in sums.items()}
-    return dataclasses.replace(
-        mean, weights=means, progress={"averaged": relative_names(paths)}, optimizer=None, ema=None
-    )
+    names = {"averaged": relative_names(paths)}
+    return dataclasses.replace(mean, weights=means, progress=names, optimizer=None, ema=None)
 
 
 def trim_vocabulary(checkpoint: Checkpoint, paths: Sequence[Path]) -> Checkpoint:

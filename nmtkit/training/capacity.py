@@ -78,11 +78,10 @@ class _Trial:
         share = -(-update // ranks.size)  # larger micro-batches leave ranks idle
         self.at_most = max(self.longest, share)
         self.device, self.precision = ranks.device, resolve_precision(options.device.precision, ranks.device)
-        self.loss = MicroBatchLoss(
-            build_model(data.first, options, self.device), options.optimizer.label_smoothing, options.optimizer.r_drop
-        )
+        model, optimizer = build_model(data.first, options, self.device), options.optimizer
+        self.loss = MicroBatchLoss(model, optimizer.label_smoothing, optimizer.r_drop)
         numbers = sum(parameter.numel() for parameter in self.loss.parameters())
-        self.kept = 4 * numbers * (2 + options.optimizer.keeps_average)  # bytes of Adam's moments and of averages
+        self.kept = 4 * numbers * (2 + optimizer.keeps_average)  # bytes of Adam's moments and of averages
         self.budget = _SHARE * free_memory(self.device) - self.kept
 
     def largest(self) -> int:

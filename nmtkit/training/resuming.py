@@ -121,7 +121,7 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
         raise UserError(
             f"{folder} contains checkpoints of a run on different data than {folders}: use the data it was started "
             "with, use a different --save-dir, or give --reset-progress to continue with this data (if it has already "
-            "taken effect, run without it until the next checkpoint before)"
+            "taken effect, save a checkpoint without it first)"
         )
 
 

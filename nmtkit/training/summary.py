@@ -70,9 +70,8 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     except OSError:  # some FUSE file systems do not report it
         return need
     there = len(list_checkpoints(checkpoints.save_dir))
-    return f"{need} ({format_bytes(free)} free)" + (
-        "" if free > (kept + 1 - there) * size else ": not enough for all of them"
-    )
+    shortage = "" if free > (kept + 1 - there) * size else ": not enough for all of them"
+    return f"{need} ({format_bytes(free)} free){shortage}"
 
 
 def describe_plan(work: Work) -> str:

@@ -325,6 +325,7 @@ class Trainer:
 
     def _after_update(self) -> None:
         checkpoints = self.options.checkpoints
+        is_due = self.state.is_due(checkpoints.save_every, checkpoints.save_epochs)
         if self.state.is_due(checkpoints.log_every):
             self._log()
         if self._is_validation_due() and not self.stop_signal:
@@ -333,9 +334,7 @@ class Trainer:
             self._save(last=True)
         elif self._reason_to_stop():
             self._finish()
-        elif (
-            self.save_now or self.state.validation or self.state.is_due(checkpoints.save_every, checkpoints.save_epochs)
-        ):
+        elif self.save_now or self.state.validation or is_due:
             self._save()
 
     def _finish(self) -> None:

@@ -87,9 +87,8 @@ class Validator:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)
             source, target = self.split.source.lengths[:], self.split.target.lengths[:]
             self.max_tokens = options.batches.max_tokens
-            self.batches = batch_by_tokens(
-                np.lexsort((source, target)), source, target, self.max_tokens, self.max_tokens
-            )
+            order = np.lexsort((source, target))
+            self.batches = batch_by_tokens(order, source, target, self.max_tokens, self.max_tokens)
 
     def better(self, value: float, than: float) -> bool:
         """Whether `value` of the metric is better than `than`."""
