@@ -384,8 +384,8 @@ class Trainer:
             return
         for name, weight in self.learner.model.named_parameters():  # equal on all ranks
             if not weight.isfinite().all():
-                problem = f"{name} contains NaN or infinity after update {update}"
-                raise self.ranks.report_once(RunError(f"{problem}: {self._divergence()}"))
+                message = f"{name} contains NaN or infinity after update {update}: {self._divergence()}"
+                raise self.ranks.report_once(RunError(message))
         optimizer = optimizer_tensors(self.learner.optimizer, self.learner.model)
         failure = self.ranks.run_on_main(lambda: self._write(optimizer))
         if failure is None:
