@@ -16,7 +16,16 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_file import read_model
 from nmtkit.conversion.fairseq_tokenizers import joint, refuse_language_codes, tokenizers_of
 from nmtkit.conversion.folder import read_json, read_object, read_part
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, sines_first, with_positions
+from nmtkit.conversion.weights import (
+    POSITION_ERROR,
+    Embeddings,
+    ForeignWeights,
+    Parts,
+    Side,
+    assemble,
+    sines_first,
+    with_positions,
+)
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
@@ -57,7 +66,6 @@ DECODER_LAYER: Parts = {
 _LINEAR = re.compile(r".+\.linear_\d\.weight")  # its bias is optional
 _WITHOUT_EFFECT = re.compile(r"decoder\.alignment_(layer|heads)|encoder\.embeddings_merge")  # for one embedding
 _COMPUTED_POSITIONS = 1024  # number of learned positions that replace CTranslate2's sinusoids
-_TOLERANCE = 2.5e-3  # for sinusoids: rounding to bfloat16, or of large angles in float32
 _SOURCE, _OLD_SOURCE = "encoder.embeddings_0.weight", "encoder.embeddings.weight"
 _TARGET, _OUTPUT, _BIAS = "decoder.embeddings.weight", "decoder.projection.weight", "decoder.projection.bias"
 _POSITIONS = tuple(f"{stack}.position_encodings.encodings" for stack in ("encoder", "decoder"))
@@ -314,6 +322,6 @@ def _form_of(tables: tuple[Tensor, Tensor]) -> tuple[str, bool]:
             break
         alternating = sinusoids(length, d_model, form)
         for expected, are_halves in ((alternating, False), (sines_first(alternating), True)):
-            if all(torch.allclose(table[:length], expected, rtol=0, atol=_TOLERANCE) for table in tables):
+            if all(torch.allclose(table[:length], expected, rtol=0, atol=POSITION_ERROR) for table in tables):
                 return form, are_halves
     return "learned", False

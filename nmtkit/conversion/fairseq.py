@@ -67,7 +67,6 @@ _UNSUPPORTED = (
     *("encoder_layers_to_keep", "decoder_layers_to_keep"),
 )
 _ACTIVATIONS = ("relu", "gelu", "swish")  # fairseq's gelu_accurate and gelu_fast are approximations
-_FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # version of each stack
 _SEARCH = {"beam": "beam", "lenpen": "length_penalty", "min_len": "min_len"}  # options of fairseq-generate
 _NO_WEIGHT = re.compile(
     r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))"
@@ -97,14 +96,10 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
     languages = options.languages(given.get("source_lang"), given.get("target_lang"))
     sides = fairseq_sides(path.parent, languages, options)
     with as_user_errors(path, kind):
-        if config.norm == "pre":
-            _check_versions(tensors)
         weights = ForeignWeights(_with_new_names(tensors))
         weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
-        others = weights.take_stacks(config)
-        if config.positions == "learned":
-            config, tables = take_positions(weights, config)
-            others |= tables
+        config, positions = take_positions(weights, config)
+        others = weights.take_stacks(config) | positions
         shares = bool(given.get("share_all_embeddings"))
         embeddings = weights.take_embeddings(
             shares=shares,
@@ -191,14 +186,6 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
         norm="pre" if given["encoder_normalize_before"] else "post",
         positions="learned" if given["encoder_learned_pos"] else "fairseq",
     )
-
-
-def _check_versions(tensors: Mapping[str, Tensor]) -> None:
-    """Raise UserError for a pre-norm model of an early fairseq, which did not normalize the output of a stack."""
-    for stack, since in _FINAL_NORM_SINCE.items():
-        version = tensors.get(f"{stack}.version")
-        if version is not None and version.numel() == 1 and version.item() < since:
-            raise UserError(f"pre-norm without a layer norm after the {stack} is not supported")
 
 
 def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

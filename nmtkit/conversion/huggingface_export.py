@@ -15,9 +15,8 @@ from torch import Tensor
 from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint
 from nmtkit.conversion.folder import export_folder
 from nmtkit.conversion.heads import with_full_heads
-from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
+from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, added_tokens
 from nmtkit.conversion.huggingface_settings import generation_settings, settings_of
-from nmtkit.conversion.huggingface_tokenizer import added_tokens
 from nmtkit.conversion.known import MARIAN, check_known
 from nmtkit.conversion.marian import (
     EOS_PIECE,

@@ -79,7 +79,7 @@ IMPORTERS = (  # the first that recognizes a path reads it
         lambda path: model_type(path) in multilingual.MODEL_TYPES,
         multilingual.from_multilingual,
         (*_LANGUAGES, "spm_model"),
-        multilingual.search_defaults,
+        lambda path: search_options(path, {}, begun=1),
     ),
     Importer(
         "a Hugging Face FSMT model",

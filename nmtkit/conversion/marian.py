@@ -11,10 +11,15 @@ from typing import Any
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.folder import read_object, read_part
-from nmtkit.conversion.huggingface import CONFIG, read_weights
-from nmtkit.conversion.huggingface_settings import DEFAULTS, check_fixed, read_settings, transformer_config
-from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_tokenizer_settings
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, are_sinusoids, assemble
+from nmtkit.conversion.huggingface import (
+    CONFIG,
+    check_fixed,
+    read_added_tokens,
+    read_tokenizer_settings,
+    read_weights,
+)
+from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.spm_model import append_split_symbols, read_split_symbols
@@ -29,7 +34,6 @@ VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
 SPECIAL_PIECES = (EOS_PIECE, UNK_PIECE, PAD_PIECE)
 
-_MAX_POSITION_ERROR = 2e-3  # for sinusoids in fp16
 _DEFAULTS: dict[str, Any] = {  # of transformers' MarianConfig
     **{**DEFAULTS, "activation_function": "gelu", "scale_embedding": False, "share_encoder_decoder_embeddings": True},
     **{"vocab_size": 58101, "pad_token_id": 58100, "decoder_start_token_id": 58100, "eos_token_id": 0},
@@ -38,11 +42,9 @@ _DEFAULTS: dict[str, Any] = {  # of transformers' MarianConfig
 _FIXED: dict[str, Any] = {
     **{"is_encoder_decoder": True, "is_decoder": False, "static_position_embeddings": True},
     **{"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False},
-    **{"force_bos_token_to_be_generated": False, "quantization_config": None},
+    **{"force_bos_token_to_be_generated": False, "quantization_config": None, "forced_bos_token_id": None},
 }
-_FIXED_TOKENIZER: dict[str, Any] = {
-    **{"eos_token": EOS_PIECE, "unk_token": UNK_PIECE, "pad_token": PAD_PIECE, "sp_model_kwargs": {}}
-}
+_FIXED_TOKENIZER = {"eos_token": EOS_PIECE, "unk_token": UNK_PIECE, "pad_token": PAD_PIECE, "sp_model_kwargs": {}}
 
 
 def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
@@ -53,25 +55,18 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
     """
     with as_user_errors(folder, "a Hugging Face Marian model"):
         settings = read_settings(folder, _DEFAULTS)
-        check_fixed(settings, _FIXED)
+        check_fixed(CONFIG, settings, _FIXED)
         tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         languages = options.languages(tokenizer.get("source_lang"), tokenizer.get("target_lang"))
         config = transformer_config(settings, "sinusoidal")
         tensors = read_weights(folder)
         embeddings = take_embeddings(tensors, settings)
-        _drop_positions(tensors, config.d_model)
-        others = tensors.take_stacks(config)
+        config, positions = take_positions(tensors, config, unused=0)
+        others = tensors.take_stacks(config) | positions
         tensors.refuse_rest()
         added = read_added_tokens(folder, tokenizer, SPECIAL_PIECES)
         sides = _sides(folder, settings, added, bool(tokenizer.get("separate_vocabs")))
         return assemble(config, languages, sides, embeddings, others, halves=True)
-
-
-def _vocabulary_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of rows of both matrices. As in transformers, shared ones ignore decoder_vocab_size."""
-    size = settings["vocab_size"]
-    is_shared = settings["share_encoder_decoder_embeddings"]
-    return size, size if is_shared else settings.get("decoder_vocab_size") or size
 
 
 def take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
@@ -86,17 +81,7 @@ def take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Emb
     )
 
 
-def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:
-    """Remove stored sinusoids, which nmtkit computes. Raises UserError if the positions are not sinusoids."""
-    for stack in ("encoder", "decoder"):
-        name = f"{stack}.embed_positions.weight"
-        if name in tensors:
-            table = tensors.take(name)
-            if table.shape[1:] != (d_model,) or not are_sinusoids(table, "sinusoidal", _MAX_POSITION_ERROR):
-                raise UserError(f"{name} is not the table of sinusoids: other positions are not supported")
-
-
-def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], separate: bool) -> tuple[Side, Side]:
+def _sides(folder: Path, settings: Mapping[str, Any], added: dict[str, int], separate: bool) -> tuple[Side, Side]:
     """Read the tokenizers of both sides: two SentencePiece models with one vocabulary, or one each.
 
     `added` are the ids of added tokens, at which text of both sides is split.
@@ -104,9 +89,11 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
     symbols = _symbols(added)
     if separate and symbols:
         raise UserError(f"added token {quoted(symbols[0])}: not supported with separate vocabularies")
-    ids = with_added(read_vocabulary(folder / VOCABULARY), added)
-    target_ids = with_added(read_vocabulary(folder / TARGET_VOCABULARY), added) if separate else ids
-    source_size, target_size = _vocabulary_sizes(settings)
+    ids = read_vocabulary(folder / VOCABULARY) | added
+    target_ids = read_vocabulary(folder / TARGET_VOCABULARY) | added if separate else ids
+    source_size = target_size = settings["vocab_size"]
+    if not settings["share_encoder_decoder_embeddings"]:  # as in transformers, shared matrices ignore the other size
+        target_size = settings.get("decoder_vocab_size") or source_size
     if not separate and target_size != source_size:
         raise UserError(f"{CONFIG}: vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
     eos, pad, start = (settings[f"{name}_token_id"] for name in ("eos", "pad", "decoder_start"))
@@ -139,18 +126,13 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
-    """Read a SentencePiece model, and add split symbols. Raises UserError if nmtkit exported it with different ones."""
+    """Read a SentencePiece model, and add the split symbols that it lacks."""
     model = read_part(path)
     try:
         stored = read_split_symbols(model)
     except ValueError as error:
         raise UserError(f"{path.name} is {error}") from error
-    if not stored:
-        return append_split_symbols(model, symbols)
-    if set(stored) != set(symbols):
-        listed, added = " ".join(stored), " ".join(symbols) or "no added tokens"
-        raise UserError(f"{path.name} has the split symbols {listed:.60}, but the tokenizer has {added:.60}")
-    return model
+    return append_split_symbols(model, [symbol for symbol in symbols if symbol not in stored])
 
 
 def _symbols(added: Mapping[str, int]) -> list[str]:
@@ -161,17 +143,6 @@ def _symbols(added: Mapping[str, int]) -> list[str]:
         if inner := next((other for other in added if other in token[1:]), None):
             raise UserError(f"added token {quoted(token)}: it contains {quoted(inner)}, which is not supported")
     return symbols
-
-
-def with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]:
-    """Add tokens to a vocabulary, piece -> id. Raises UserError if one is a piece with a different id."""
-    pieces = {number: piece for piece, number in ids.items()}
-    for token, number in added.items():
-        if ids.get(token, number) != number:
-            raise UserError(f"added token {quoted(token)}: its id is {number}, but {ids[token]} in the vocabulary")
-        if pieces.get(number, token) != token:
-            raise UserError(f"added token {quoted(token)}: its id {number} belongs to {quoted(pieces[number])}")
-    return {**ids, **added}
 
 
 def renumber(

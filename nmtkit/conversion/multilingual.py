@@ -11,18 +11,19 @@ from typing import Any
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.fairseq_tokenizers import SPECIAL_PIECES
 from nmtkit.conversion.folder import read_object, read_part
-from nmtkit.conversion.huggingface import CONFIG, model_type, read_weights
-from nmtkit.conversion.huggingface_settings import (
-    DEFAULTS,
-    Options,
+from nmtkit.conversion.huggingface import (
+    ANY,
+    CONFIG,
     check_fixed,
-    read_settings,
-    search_options,
-    transformer_config,
+    model_type,
+    read_added_tokens,
+    read_tokenizer_settings,
+    read_weights,
 )
-from nmtkit.conversion.huggingface_tokenizer import ANY, read_added_tokens, read_tokenizer_settings
-from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber, take_embeddings, with_added
+from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
+from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber, take_embeddings
 from nmtkit.conversion.weights import Side, assemble, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
@@ -32,7 +33,6 @@ from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
 from nmtkit.wording import quoted
 
 SPM_MODEL, MASK_PIECE = "sentencepiece.bpe.model", "<mask>"
-SPECIAL_PIECES = ("<s>", "<pad>", "</s>", "<unk>")  #: the ids from 0 on; those of nmtkit have another order
 _SPM_SPECIALS = ["<unk>", "<s>", "</s>"]
 _CODE = re.compile(r"[a-z]{2,}_[A-Za-z0-9_]+|__[a-z]+__")
 _LATIN = "_Latn"
@@ -89,9 +89,8 @@ FAMILIES = (_M2M, _NLLB, _MBART)
 MODEL_TYPES = ("m2m_100", "mbart")
 IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}  #: of all families
 _REQUIRED: dict[str, Any] = {**IDS, "is_encoder_decoder": True, "quantization_config": None}  # only these values
-_DEFAULTS: dict[str, Any] = {  # of transformers' M2M100Config
-    **{**DEFAULTS, "vocab_size": 0, "attention_dropout": 0.1, "share_encoder_decoder_embeddings": True}
-}
+# Of transformers' M2M100Config.
+_DEFAULTS = DEFAULTS | {"vocab_size": 0, "attention_dropout": 0.1, "share_encoder_decoder_embeddings": True}
 _FIXED_TOKENIZER: dict[str, Any] = {
     **{"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"},
     **{"unk_token": "<unk>", "mask_token": MASK_PIECE, "sp_model_kwargs": {}, "legacy_behaviour": False},
@@ -107,26 +106,19 @@ def from_multilingual(folder: Path, options: ImportConfig) -> Checkpoint:
     with as_user_errors(folder, "a multilingual model"):
         tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         family = _family(folder, tokenizer)
-        settings = read_settings(folder, {**_REQUIRED, **_DEFAULTS, **dict(family.defaults)}, ["forced_bos_token_id"])
-        check_fixed(settings, _REQUIRED)
+        settings = read_settings(folder, {**_REQUIRED, **_DEFAULTS, **dict(family.defaults)})
+        check_fixed(CONFIG, settings, _REQUIRED)
         side, codes = _side(folder, family, settings["vocab_size"], read_added_tokens(folder, tokenizer, None), options)
         languages = _languages(settings["forced_bos_token_id"], codes, options)
-        config = transformer_config(settings, "fairseq")
+        config = transformer_config(settings, "learned" if family.is_bart else "fairseq")
         config = replace(config, norm="pre", embedding_norm=family.is_bart)
         tensors = read_weights(folder)
         tensors.drop(lambda name: name.endswith((".embed_positions.weights", "._float_tensor")))  # of early releases
-        others = tensors.take_stacks(config)
-        if family.is_bart:
-            config, positions = take_positions(tensors, config)
-            others |= positions
+        config, positions = take_positions(tensors, config)
+        others = tensors.take_stacks(config) | positions
         embeddings = take_embeddings(tensors, settings)
         tensors.refuse_rest()
         return assemble(config, languages, (side, side), embeddings, others, halves=not family.is_bart)
-
-
-def search_defaults(folder: Path) -> Options:
-    """Return options of nmt-generate that search like the folder's generation defaults."""
-    return search_options(folder, {}, begun=1)
 
 
 def _family(folder: Path, tokenizer: Mapping[str, Any]) -> Family:
@@ -174,7 +166,7 @@ def _side(
     codes = {token: number for token, number in found.items() if token != MASK_PIECE}
     if unknown := [code for code in codes if not _CODE.fullmatch(code)]:
         raise UserError(f"added token {quoted(unknown[0])}: only language codes are supported")
-    vocabulary, rows = renumber(with_added(ids, found), size, ids["</s>"], ids["<pad>"])
+    vocabulary, rows = renumber(ids | found, size, ids["</s>"], ids["<pad>"])
     return Side(SentencePieceVocabTokenizer(vocabulary, append_language_codes(model, codes)), rows, size), codes
 
 

@@ -6,17 +6,16 @@ import torch
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.fairseq_tokenizers import SPECIAL_PIECES
 from nmtkit.conversion.heads import with_full_heads
-from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
+from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, added_tokens
 from nmtkit.conversion.huggingface_settings import settings_of
-from nmtkit.conversion.huggingface_tokenizer import added_tokens
 from nmtkit.conversion.known import MARIAN, Known, check_known
 from nmtkit.conversion.marian import VOCABULARY
 from nmtkit.conversion.multilingual import (
     FAMILIES,
     IDS,
     MASK_PIECE,
-    SPECIAL_PIECES,
     SPM_MODEL,
     Family,
 )

@@ -25,6 +25,7 @@ POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"  #: names in transformers
 _SOURCE, _TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 POSITION_OFFSET = 2  #: unused rows before fairseq's positions
+POSITION_ERROR = 2.5e-3  #: of sinusoids: rounding to bfloat16, or of large angles in float32
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 MASK = -1e4  #: bias of ids that are never output: gives probability 0 in all number formats, including fp16
 _FLOAT32_STEP = 2**-23  # a scale may be stored in float32
@@ -240,14 +241,25 @@ def sines_first(table: Tensor) -> Tensor:
     return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
 
-def are_sinusoids(table: Tensor, form: str, tolerance: float) -> bool:
-    """Whether a table (length, D) contains the sinusoids of this form, all sines before all cosines."""
-    return torch.allclose(table, sines_first(sinusoids(len(table), table.size(1), form)), rtol=0, atol=tolerance)
+def take_positions(
+    weights: ForeignWeights, config: TransformerConfig, unused: int = POSITION_OFFSET
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """Take the tables of positions of both stacks, if they are stored, without their `unused` first rows.
 
-
-def take_positions(weights: ForeignWeights, config: TransformerConfig) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """Take fairseq's tables of learned positions without their two unused first rows; see `with_positions`."""
-    return with_positions(config, *(weights.take(name)[POSITION_OFFSET:] for name in POSITIONS))
+    Return the options, with learned positions unless the tables are the sinusoids of `config`, and the tables by
+    nmtkit's names. Raises UserError if only one is stored, or if their width is not D.
+    """
+    if config.positions != "learned" and not any(name in weights for name in POSITIONS):
+        return config, {}
+    tables = [weights.take(name)[unused:] for name in POSITIONS]
+    if any(table.shape[1:] != (config.d_model,) for table in tables):
+        raise UserError(f"the positions do not have the width of the embeddings, {config.d_model}")
+    if config.positions != "learned":
+        expected = sines_first(sinusoids(max(map(len, tables)), config.d_model, config.positions))
+        if all(torch.allclose(table, expected[: len(table)], rtol=0, atol=POSITION_ERROR) for table in tables):
+            return config, {}
+        logger.info("the positions differ from sinusoids: imported as learned positions")
+    return with_positions(config, *tables)
 
 
 def with_positions(

@@ -165,15 +165,6 @@ def test_models_that_nmtkit_lacks_are_refused_by_name(changes: dict[str, Any], w
     assert "\n" not in str(error.value)
 
 
-def test_pre_norm_of_early_releases_is_refused(tmp_path: Path) -> None:
-    path = word_model(tmp_path)
-    content = torch.load(path, weights_only=False)
-    content["model"]["decoder.version"] = torch.tensor([2.0])
-    torch.save(content, path)
-    with pytest.raises(UserError, match="pre-norm without a layer norm after the decoder is not supported"):
-        from_fairseq(path, LANGUAGES)
-
-
 class Runs:
     """A pickle that calls a function when it is loaded."""
 
