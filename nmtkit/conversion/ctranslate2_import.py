@@ -37,15 +37,9 @@ from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary, refuse_r
 from nmtkit.wording import quoted
 
 MODEL_FILE = "model.bin"
-_SPEC, _REVISION = "TransformerSpec", 7
 _NORM_EPSILON = 1e-5  # if null in config.json
-_ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
-_OTHER_ACTIVATIONS: Mapping[float, str] = {
-    1: "gelu approximated by tanh",
-    4: "gelu approximated by a sigmoid",
-    5: "tanh",
-    6: "sigmoid",
-}
+_ACTIVATIONS = ("relu", "gelu approximated by tanh", "swish", "gelu", "gelu approximated by a sigmoid", "tanh")
+_SUPPORTED = ("relu", "swish", "gelu")
 _PAD_NAMES = ("<pad>", "<blank>")  # if both exist, the second is an ordinary piece
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
 ENCODER_LAYER: Parts = {
@@ -82,14 +76,10 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
     """
     languages = options.languages()
     with as_user_errors(folder, "a CTranslate2 model"):
-        spec = read_model(folder / MODEL_FILE)
-        if (spec.name, spec.revision) != (_SPEC, _REVISION):
-            raise UserError(
-                f"{quoted(spec.name)} of revision {spec.revision} is not supported, only {_SPEC} {_REVISION}"
-            )
+        variables = read_model(folder / MODEL_FILE)
         settings = read_object(folder / "config.json")
         vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
-        has_start = not _starts_from_zero(spec.variables)
+        has_start = not _starts_from_zero(variables)
         _check_settings(settings, vocabularies, has_start)
         pairs = [_own_ids(pieces, settings) for pieces in vocabularies]
         ours = joint((pairs[0][0], pairs[1][0]))
@@ -102,7 +92,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
             "source_end": _reads_source_end(settings, has_start),
             "norm_epsilon": settings.get("layer_norm_epsilon") or _NORM_EPSILON,
         }
-        return _convert(spec.variables, languages, (source, target), folder, from_settings)
+        return _convert(variables, languages, (source, target), folder, from_settings)
 
 
 def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
@@ -267,15 +257,15 @@ def _take_config(
 
     def both(name: str) -> float:
         values = [left.pop(f"{stack}.{name}", None) for stack in ("encoder", "decoder")]
-        if values[0] is None or values[0] != values[1] or type(values[0]) is not type(values[1]):  # 1 and 1.0 differ
+        if values[0] is None or values[0] != values[1]:
             raise UserError(f"{name} is {values[0]} in the encoder, but {values[1]} in the decoder")
         return values[0]
 
     left.pop(_ZERO_START, None)
-    heads, pre_norm, activation, scale = map(both, ("num_heads", "pre_norm", "activation", "scale_embeddings"))
-    if activation not in _ACTIVATIONS:
-        name = _OTHER_ACTIVATIONS.get(activation, f"{activation:g}")
-        raise UserError(f"the activation {name} is not supported, only {', '.join(_ACTIVATIONS.values())}")
+    heads, pre_norm, number, scale = map(both, ("num_heads", "pre_norm", "activation", "scale_embeddings"))
+    activation = _ACTIVATIONS[int(number)]
+    if activation not in _SUPPORTED:
+        raise UserError(f"the activation {activation} is not supported, only {', '.join(_SUPPORTED)}")
     for name, value in left.items():
         if value:
             raise UserError(f"{name} is {value:g}, which is not supported")
@@ -288,7 +278,7 @@ def _take_config(
         d_model=weights[_TARGET].size(-1),
         d_ff=weights[_INNER].size(0),
         heads=int(heads),
-        activation=_ACTIVATIONS[int(activation)],
+        activation=activation,
         norm="pre" if pre_norm else "post",
     )
     if isinstance(scale, int):  # a boolean, not a number

@@ -10,8 +10,6 @@ from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
-
-
 Weights = dict[str, NDArray[np.float32]]
 
 _A, _B, _MATRIX = ".lora_a.", ".lora_b.", ".weight"  # parts of parameter names
@@ -95,7 +93,8 @@ def is_factor(name: str, shape: tuple[int, ...]) -> bool:
 def check_weights(weights: Mapping[str, Any], shapes: Shapes, scales: Mapping[str, Any] | None = None) -> None:
     """Raise UserError with the first mismatch unless `weights` (…) are float32 arrays of these names and shapes, or
     int8 with `scales`, one for each row."""
-    check_names(weights, shapes)
+    for name in sorted(shapes.keys() ^ weights.keys()):
+        raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
     scales = scales or {}
     for name in scales:
         if name not in shapes or not is_factor(name, shapes[name]):
@@ -107,12 +106,6 @@ def check_weights(weights: Mapping[str, Any], shapes: Shapes, scales: Mapping[st
             difference = _unlike(weights[name], shape)
         if difference:
             raise UserError(f"the weights do not fit the model: {name} {difference}")
-
-
-def check_names(weights: Mapping[str, Any], shapes: Shapes) -> None:
-    """Raise UserError with the name of the first parameter that is missing or unknown."""
-    for name in sorted(shapes.keys() ^ weights.keys()):
-        raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
 
 
 def check_finite(weights: Mapping[str, NDArray[np.float32]]) -> None:
