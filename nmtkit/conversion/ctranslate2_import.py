@@ -33,7 +33,7 @@ from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import side_names
 from nmtkit.text.moses_bpe import MosesBpeTokenizer
 from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer
-from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary, refuse_repeated_pieces
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary, refuse_repeated_pieces
 from nmtkit.wording import quoted
 
 MODEL_FILE = "model.bin"
@@ -76,29 +76,31 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
     """
     languages = options.languages()
     with as_user_errors(folder, "a CTranslate2 model"):
-        variables = read_model(folder / MODEL_FILE)
         settings = read_object(folder / "config.json")
+        matrices, attributes = _split(read_model(folder / MODEL_FILE), folder)
+        has_start = not attributes.pop(_ZERO_START, False)
         vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
-        has_start = not _starts_from_zero(variables)
         _check_settings(settings, vocabularies, has_start)
-        pairs = [_own_ids(pieces, settings) for pieces in vocabularies]
+        pairs = [_own_ids(pieces, settings, has_start) for pieces in vocabularies]
         ours = joint((pairs[0][0], pairs[1][0]))
         tokenizers = tokenizers_beside(folder, ours, languages, options)
         source, target = (
             Side(tokenizer, rows, len(pieces))
             for tokenizer, (_, rows), pieces in zip(tokenizers, pairs, vocabularies, strict=True)
         )
-        from_settings = {
-            "source_end": _reads_source_end(settings, has_start),
-            "norm_epsilon": settings.get("layer_norm_epsilon") or _NORM_EPSILON,
-        }
-        return _convert(variables, languages, (source, target), folder, from_settings)
+        config, scale = _take_config(matrices, attributes)
+        config = replace(
+            config,
+            source_end=_reads_source_end(settings, has_start),
+            norm_epsilon=settings.get("layer_norm_epsilon") or _NORM_EPSILON,
+        )
+        return _convert(matrices, languages, (source, target), config, scale)
 
 
 def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
     """Raise UserError for settings that nmtkit does not support or that do not fit the vocabularies.
 
-    Without `has_start`, no piece begins the output, so `decoder_start_token` has no effect.
+    Without `has_start`, a zero vector begins the output, as in Marian models, so `decoder_start_token` has no effect.
     """
     if settings.get("add_source_bos"):
         raise UserError("config.json: add_source_bos is set, which is not supported")
@@ -106,13 +108,9 @@ def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str
     if has_start:
         needed_in["decoder_start_token"] = vocabularies[1:]
     for setting, needing in needed_in.items():
-        token = settings.get(setting)
-        if not isinstance(token, str) or any(token not in pieces for pieces in needing):
-            raise UserError(f"config.json: {setting} is {quoted(token)}, which is not in the vocabulary")
-    for setting, name in (("unk_token", SPECIALS[UNK]), ("eos_token", SPECIALS[EOS])):
-        if settings[setting] != name and any(name in pieces for pieces in vocabularies):
-            token = quoted(settings[setting])
-            raise UserError(f"{name} is an ordinary piece, because {setting} of config.json is {token}")
+        if any(settings.get(setting) not in pieces for pieces in needing):
+            token = quoted(settings.get(setting))
+            raise UserError(f"config.json: {setting} is {token}, which is not in the vocabulary")
 
 
 def _reads_source_end(settings: Mapping[str, Any], has_start: bool) -> bool:
@@ -144,7 +142,7 @@ def _read_pieces(folder: Path, side: str) -> list[str]:
     raise UserError(f"there is neither {side}_vocabulary.json nor shared_vocabulary.json (or .txt)")
 
 
-def _own_ids(pieces: list[str], settings: Mapping[str, Any]) -> tuple[Vocabulary, list[int | None]]:
+def _own_ids(pieces: list[str], settings: Mapping[str, Any], has_start: bool) -> tuple[Vocabulary, list[int | None]]:
     """Convert pieces to a `Vocabulary`, with the CTranslate2 id of each. The decoder's start token becomes BOS."""
     ids = {piece: number for number, piece in enumerate(pieces)}
     unk, start, eos = (settings[name] for name in ("unk_token", "decoder_start_token", "eos_token"))
@@ -152,7 +150,8 @@ def _own_ids(pieces: list[str], settings: Mapping[str, Any]) -> tuple[Vocabulary
     special = {unk, eos, settings.get("bos_token"), pad, *SPECIALS}
     rest = [number for number, piece in enumerate(pieces) if piece not in special]
     vocabulary = Vocabulary([*SPECIALS, *(pieces[number] for number in rest)])
-    return vocabulary, [None if pad is None else ids[pad], ids[unk], ids.get(start), ids[eos], *rest]
+    bos = ids.get(start) if has_start else None
+    return vocabulary, [None if pad is None else ids[pad], ids[unk], bos, ids[eos], *rest]
 
 
 def tokenizers_beside(
@@ -189,15 +188,13 @@ def _sentencepiece_files(folder: Path, languages: tuple[str, str]) -> tuple[Path
 
 
 def _convert(
-    variables: Mapping[str, Tensor],
+    matrices: Mapping[str, Tensor],
     languages: tuple[str, str],
     sides: tuple[Side, Side],
-    folder: Path,
-    options: Mapping[str, Any],
+    config: TransformerConfig,
+    scale: float | None,
 ) -> Checkpoint:
-    """Create the checkpoint from a model's variables, and `options` of the model that they do not determine."""
-    matrices, attributes = _split(variables, folder)
-    config, scale = _take_config(matrices, attributes)
+    """Create the checkpoint from a model's weights, options, and factor of embeddings."""
     weights = ForeignWeights(matrices)
     form = "{stack}.layer_{number}."
     others = weights.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
@@ -209,20 +206,11 @@ def _convert(
     source, target, output = map(weights.take, (_SOURCE, _TARGET, _OUTPUT))
     embeddings = Embeddings(source, target, output, bias, scale)
     weights.refuse_rest()
-    if attributes.get(_ZERO_START):
-        sides = (sides[0], replace(sides[1], rows=[*sides[1].rows[:BOS], None, *sides[1].rows[BOS + 1 :]]))
     positions, halves = _form_of(tables)
-    config = replace(config, positions=positions, **options)
     if positions == "learned":
         config, named = with_positions(config, *tables)
         others |= named
-    return assemble(config, languages, sides, embeddings, others, halves=halves)
-
-
-def _starts_from_zero(variables: Mapping[str, Tensor]) -> bool:
-    """Whether the output begins with a zero vector instead of the embedding of a piece, as in Marian models."""
-    value = variables.get(_ZERO_START.replace(".", "/"))
-    return value is not None and bool(value.any())
+    return assemble(replace(config, positions=positions), languages, sides, embeddings, others, halves=halves)
 
 
 def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -235,8 +223,6 @@ def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Ten
             attributes[name] = value.item()
         elif (scale := variables.get(f"{full}_scale")) is not None:
             is_quantized = True
-            if scale.numel() not in (1, len(value)):
-                raise UserError(f"{full} is damaged: {scale.numel()} scales for {len(value)} rows")
             weights[name] = value / scale.float().reshape(-1, *[1] * (value.dim() - 1))
         elif not name.endswith("weight_scale"):
             weights[name] = value
@@ -261,7 +247,6 @@ def _take_config(
             raise UserError(f"{name} is {values[0]} in the encoder, but {values[1]} in the decoder")
         return values[0]
 
-    left.pop(_ZERO_START, None)
     heads, pre_norm, number, scale = map(both, ("num_heads", "pre_norm", "activation", "scale_embeddings"))
     activation = _ACTIVATIONS[int(number)]
     if activation not in _SUPPORTED:
@@ -269,9 +254,6 @@ def _take_config(
     for name, value in left.items():
         if value:
             raise UserError(f"{name} is {value:g}, which is not supported")
-    for name in (_TARGET, _INNER):
-        if name not in weights:
-            raise UserError(f"the weight {name} is missing")
     config = TransformerConfig(
         encoder_layers=_layers(weights, "encoder"),
         decoder_layers=_layers(weights, "decoder"),
@@ -294,8 +276,6 @@ def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tens
     """Take the position tables (positions, D) of both stacks. If missing, use CTranslate2's sinusoids from 1."""
     if any(name in weights for name in _POSITIONS):
         source, target = map(weights.take, _POSITIONS)
-        if {source.shape[1:], target.shape[1:]} != {(d_model,)}:
-            raise UserError(f"the position encodings do not have the width of the embeddings, {d_model}")
         return source, target
     position = torch.arange(1.0, _COMPUTED_POSITIONS + 1).unsqueeze(1)
     rate = torch.exp(torch.arange(d_model // 2) * (-math.log(10000.0) / (d_model / 2 - 1)))
