@@ -24,6 +24,7 @@ from nmtkit.conversion.weights import (
     Side,
     assemble,
     sines_first,
+    stack_modules,
     with_positions,
 )
 from nmtkit.errors import UserError
@@ -42,21 +43,19 @@ _ACTIVATIONS = ("relu", "gelu approximated by tanh", "swish", "gelu", "gelu appr
 _SUPPORTED = ("relu", "swish", "gelu")
 _PAD_NAMES = ("<pad>", "<blank>")  # if both exist, the second is an ordinary piece
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
-ENCODER_LAYER: Parts = {
+LAYER: Parts = {  #: names in a decoder layer
     "self_attention.qkv": ("self_attention.linear_0",),
     "self_attention.out": ("self_attention.linear_1",),
     "around_self_attention.norm": ("self_attention.layer_norm",),
-    "feed_forward.inner": ("ffn.linear_0",),
-    "feed_forward.outer": ("ffn.linear_1",),
-    "around_feed_forward.norm": ("ffn.layer_norm",),
-}
-DECODER_LAYER: Parts = {
-    **ENCODER_LAYER,
     "cross_attention.q": ("attention.linear_0",),
     "cross_attention.kv": ("attention.linear_1",),
     "cross_attention.out": ("attention.linear_2",),
     "around_cross_attention.norm": ("attention.layer_norm",),
+    "feed_forward.inner": ("ffn.linear_0",),
+    "feed_forward.outer": ("ffn.linear_1",),
+    "around_feed_forward.norm": ("ffn.layer_norm",),
 }
+LAYER_FORM = "{}.layer_{}."  #: stack and number of a layer
 _LINEAR = re.compile(r".+\.linear_\d\.weight")  # its bias is optional
 _WITHOUT_EFFECT = re.compile(r"decoder\.alignment_(layer|heads)|encoder\.embeddings_merge")  # for one embedding
 _COMPUTED_POSITIONS = 1024  # number of learned positions that replace CTranslate2's sinusoids
@@ -196,11 +195,8 @@ def _convert(
 ) -> Checkpoint:
     """Create the checkpoint from a model's weights, options, and factor of embeddings."""
     weights = ForeignWeights(matrices)
-    form = "{stack}.layer_{number}."
-    others = weights.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
-    others |= weights.take_layers("decoder", config.decoder_layers, form, DECODER_LAYER)
     config = replace(config, embedding_norm="encoder.layernorm_embedding.weight" in weights)
-    others |= weights.take_norms(config)
+    others = weights.take_modules(stack_modules(config, LAYER, LAYER_FORM))
     tables = _take_positions(weights, config.d_model)
     bias = weights.take(_BIAS) if _BIAS in weights else None
     source, target, output = map(weights.take, (_SOURCE, _TARGET, _OUTPUT))

@@ -18,7 +18,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
-from nmtkit.conversion.weights import ForeignWeights, assemble, take_positions
+from nmtkit.conversion.weights import ForeignWeights, assemble, stack_modules, take_positions
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -99,7 +99,7 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
         weights = ForeignWeights(_with_new_names(tensors))
         weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
         config, positions = take_positions(weights, config)
-        others = weights.take_stacks(config) | positions
+        others = weights.take_modules(stack_modules(config)) | positions
         shares = bool(given.get("share_all_embeddings"))
         embeddings = weights.take_embeddings(
             shares=shares,

@@ -15,7 +15,7 @@ from nmtkit.conversion.huggingface import (
     read_weights,
 )
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
-from nmtkit.conversion.weights import Side, assemble, take_positions
+from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
@@ -45,7 +45,7 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         sides = _sides(folder, pair, bool(tokenizer.get("do_lower_case")))
         weights = read_weights(folder)
         config, positions = take_positions(weights, config)
-        others = weights.take_stacks(config) | positions
+        others = weights.take_modules(stack_modules(config)) | positions
         embeddings = weights.take_embeddings(
             shares=settings["tie_word_embeddings"],
             ties=not all(name in weights for name in ("decoder.embed_tokens.weight", _OUTPUT)),

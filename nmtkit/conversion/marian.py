@@ -19,7 +19,7 @@ from nmtkit.conversion.huggingface import (
     read_weights,
 )
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, take_positions
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, stack_modules, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.spm_model import append_split_symbols, read_split_symbols
@@ -62,7 +62,7 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
         tensors = read_weights(folder)
         embeddings = take_embeddings(tensors, settings)
         config, positions = take_positions(tensors, config, unused=0)
-        others = tensors.take_stacks(config) | positions
+        others = tensors.take_modules(stack_modules(config)) | positions
         tensors.refuse_rest()
         added = read_added_tokens(folder, tokenizer, SPECIAL_PIECES)
         sides = _sides(folder, settings, added, bool(tokenizer.get("separate_vocabs")))

@@ -24,7 +24,7 @@ from nmtkit.conversion.huggingface import (
 )
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
 from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber, take_embeddings
-from nmtkit.conversion.weights import Side, assemble, take_positions
+from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import SEVERAL, find_code
@@ -115,7 +115,7 @@ def from_multilingual(folder: Path, options: ImportConfig) -> Checkpoint:
         tensors = read_weights(folder)
         tensors.drop(lambda name: name.endswith((".embed_positions.weights", "._float_tensor")))  # of early releases
         config, positions = take_positions(tensors, config)
-        others = tensors.take_stacks(config) | positions
+        others = tensors.take_modules(stack_modules(config)) | positions
         embeddings = take_embeddings(tensors, settings)
         tensors.refuse_rest()
         return assemble(config, languages, (side, side), embeddings, others, halves=not family.is_bart)

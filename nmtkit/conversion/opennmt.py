@@ -20,7 +20,7 @@ from nmtkit.conversion.fairseq_tokenizers import joint, tokenizers_of
 from nmtkit.conversion.folder import read_object
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
-from nmtkit.conversion.weights import DECODER_LAYER, ForeignWeights, Side, assemble
+from nmtkit.conversion.weights import LAYER, ForeignWeights, Side, assemble, stack_modules
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
@@ -55,7 +55,7 @@ _RENAMED = tuple(  # names of OpenNMT-py, then of Eole -> the names of fairseq
         (r"\.(feed_forward\.w_2|mlp\.down_proj)\.", ".fc2."),
     )
 )
-_MODULES = {module for part in DECODER_LAYER.values() for module in part if not module.endswith("norm")}
+_MODULES = {module for part in LAYER.values() for module in part if not module.endswith("norm")}
 _LINEAR = re.compile(rf".+\.({'|'.join(sorted(_MODULES))})\.weight")
 
 
@@ -146,7 +146,7 @@ def _convert(
     for name in [f"decoder.layers.{number}.layer_scalar" for number in range(config.decoder_layers)]:
         if name in weights and not bool((weights.take(name) == 1).all()):
             raise UserError(f"{name} is not 1, which is not supported")
-    others = weights.take_stacks(config)
+    others = weights.take_modules(stack_modules(config))
     shares, ties = "decoder.embed_tokens.weight" not in weights, "generator.weight" not in weights
     embeddings = weights.take_embeddings(
         shares=shares, ties=ties, scale=None, output="generator.weight", bias="generator.bias"

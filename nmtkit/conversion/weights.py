@@ -26,29 +26,24 @@ SHARED, OUTPUT = "shared.weight", "lm_head.weight"  #: names in transformers
 _SOURCE, _TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 POSITION_OFFSET = 2  #: unused rows before fairseq's positions
 POSITION_ERROR = 2.5e-3  #: of sinusoids: rounding to bfloat16, or of large angles in float32
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 MASK = -1e4  #: bias of ids that are never output: gives probability 0 in all number formats, including fp16
 _FLOAT32_STEP = 2**-23  # a scale may be stored in float32
 
 Parts = Mapping[str, tuple[str, ...]]  # nmtkit's module -> foreign modules whose rows it concatenates
 
-# fairseq's names, which models of transformers also use.
-ENCODER_LAYER: Parts = {
+# fairseq's names of a decoder layer, which models of transformers also use. An encoder layer lacks cross-attention.
+LAYER: Parts = {
     "self_attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attention.out": ("self_attn.out_proj",),
     "around_self_attention.norm": ("self_attn_layer_norm",),
-    "feed_forward.inner": ("fc1",),
-    "feed_forward.outer": ("fc2",),
-    "around_feed_forward.norm": ("final_layer_norm",),
-}
-DECODER_LAYER: Parts = {
-    **ENCODER_LAYER,
     "cross_attention.q": ("encoder_attn.q_proj",),
     "cross_attention.kv": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
     "cross_attention.out": ("encoder_attn.out_proj",),
     "around_cross_attention.norm": ("encoder_attn_layer_norm",),
+    "feed_forward.inner": ("fc1",),
+    "feed_forward.outer": ("fc2",),
+    "around_feed_forward.norm": ("final_layer_norm",),
 }
-
 _SSRU: Parts = {  # in place of self-attention, with names of nmtkit's own
     "self_attention.value": ("rnn.value",),
     "self_attention.gate": ("rnn.gate",),
@@ -66,20 +61,29 @@ _D_ROWS = (
 )
 
 
-def decoder_layer(config: TransformerConfig) -> Parts:
-    """Return the modules of a decoder layer with these options."""
-    if not config.decoder_recurrence:
-        return DECODER_LAYER
-    return {**{ours: theirs for ours, theirs in DECODER_LAYER.items() if "self_attention" not in ours}, **_SSRU}
+def stack_modules(config: TransformerConfig, layer: Parts = LAYER, form: str = "{}.layers.{}.") -> Parts:
+    """Return the foreign modules of both stacks by nmtkit's names.
 
-
-def stack_norms(config: TransformerConfig) -> dict[str, str]:
-    """Return fairseq's names of the layer norms outside layers, by nmtkit's names."""
-    stacks = {"encoder": "source", "decoder": "target"}
-    found = {f"{stack}_norm": f"{stack}.layer_norm" for stack in stacks if config.norm == "pre"}
-    return found | {
-        f"{side}_norm": f"{stack}.layernorm_embedding" for stack, side in stacks.items() if config.embedding_norm
-    }
+    `layer` has the foreign names in a decoder layer, and `form` is the format of the prefix of each layer.
+    """
+    encoder = {ours: theirs for ours, theirs in layer.items() if "cross_attention" not in ours}
+    decoder = layer
+    if config.decoder_recurrence:
+        decoder = {**{ours: theirs for ours, theirs in layer.items() if "self_attention" not in ours}, **_SSRU}
+    modules: dict[str, tuple[str, ...]] = {}
+    for stack, side, count, own in (
+        ("encoder", "source", config.encoder_layers, encoder),
+        ("decoder", "target", config.decoder_layers, decoder),
+    ):
+        for number in range(count):
+            prefix = form.format(stack, number)
+            for ours, theirs in own.items():
+                modules[f"{stack}.{number}.{ours}"] = tuple(prefix + module for module in theirs)
+        if config.norm == "pre":
+            modules[f"{stack}_norm"] = (f"{stack}.layer_norm",)
+        if config.embedding_norm:
+            modules[f"{side}_norm"] = (f"{stack}.layernorm_embedding",)
+    return modules
 
 
 class ForeignWeights:
@@ -96,7 +100,7 @@ class ForeignWeights:
         if name not in self._tensors:
             raise UserError(f"the weight {name} is missing")
         tensor = self._tensors.pop(name)
-        if tensor.dtype not in _FLOATS:
+        if not tensor.is_floating_point():
             raise UserError(f"the weight {name} is {tensor.dtype}: nmtkit imports only floating-point weights")
         return tensor.float()
 
@@ -109,29 +113,14 @@ class ForeignWeights:
         for name in sorted(self._tensors):
             raise UserError(f"the weight {name} has no counterpart in nmtkit's Transformer: the model is not supported")
 
-    def take_linear(self, ours: str, theirs: Sequence[str]) -> dict[str, Tensor]:
-        """Take modules `theirs`, and return weight (outputs, inputs) and bias (outputs,) of module `ours`, by name."""
+    def take_modules(self, modules: Parts) -> dict[str, Tensor]:
+        """Take the modules from `stack_modules`, and return their weights (…) and biases by nmtkit's names."""
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{module}.{part}") for module in theirs])
+            for ours, theirs in modules.items()
             for part in ("weight", "bias")
             if part == "weight" or not ours.endswith(_WITHOUT_BIAS)
         }
-
-    def take_layers(self, stack: str, count: int, form: str, parts: Parts) -> dict[str, Tensor]:
-        """Take the weights (…) of all layers of a stack, by nmtkit's names. `form` is a format of foreign prefixes."""
-        taken: dict[str, Tensor] = {}
-        for number in range(count):
-            prefix = form.format(stack=stack, number=number)
-            for ours, theirs in parts.items():
-                taken |= self.take_linear(f"{stack}.{number}.{ours}", [prefix + module for module in theirs])
-        return taken
-
-    def take_stacks(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """Take the weights (…) of both stacks, stored under fairseq's names, and return them by nmtkit's names."""
-        form = "{stack}.layers.{number}."
-        taken = self.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
-        taken |= self.take_layers("decoder", config.decoder_layers, form, decoder_layer(config))
-        return taken | self.take_norms(config)
 
     def take_embeddings(
         self, *, shares: bool, ties: bool, scale: float | None, output: str = OUTPUT, bias: str = "final_logits_bias"
@@ -155,28 +144,10 @@ class ForeignWeights:
         offset = self.take(bias) if bias in self else None
         return Embeddings(first(_SOURCE), first(_TARGET), first(output), offset, scale)
 
-    def take_norms(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """Take the layer norms outside layers, stored under fairseq's names, and return them by nmtkit's names."""
-        taken: dict[str, Tensor] = {}
-        for ours, theirs in stack_norms(config).items():
-            if theirs.endswith(".layer_norm") and f"{theirs}.weight" not in self:
-                stack = theirs.partition(".")[0]
-                raise UserError(f"pre-norm without a layer norm after the {stack} is not supported")
-            taken |= self.take_linear(ours, [theirs])
-        return taken
-
 
 def stack_tensors(weights: Mapping[str, Tensor], config: TransformerConfig) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights (…) of both stacks under fairseq's names: the inverse of `ForeignWeights.take_stacks`."""
-    parts: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in stack_norms(config).items()}
-    for stack, count, layer in (
-        ("encoder", config.encoder_layers, ENCODER_LAYER),
-        ("decoder", config.decoder_layers, decoder_layer(config)),
-    ):
-        for number in range(count):
-            for ours, theirs in layer.items():
-                parts[f"{stack}.{number}.{ours}"] = tuple(f"{stack}.layers.{number}.{module}" for module in theirs)
-    for ours, theirs in parts.items():
+    """Yield the weights (…) of both stacks under fairseq's names: the inverse of `ForeignWeights.take_modules`."""
+    for ours, theirs in stack_modules(config).items():
         for part in ("weight", "bias"):
             if f"{ours}.{part}" in weights:
                 for module, chunk in zip(theirs, weights[f"{ours}.{part}"].chunk(len(theirs)), strict=True):

@@ -152,7 +152,7 @@ def test_dictionaries_and_codes_can_be_elsewhere(tmp_path: Path) -> None:
         ({"activation_fn": "gelu_accurate"}, "the activation 'gelu_accurate' is not supported"),
         (
             {"encoder_normalize_before": True, "decoder_normalize_before": True},
-            "pre-norm without a layer norm after the encoder",
+            "the weight encoder.layer_norm.weight is missing",
         ),
         ({"encoder_layers": 99}, "is missing"),
         ({"source_lang": "de"}, "give --source-lang and --target-lang"),
