@@ -73,13 +73,6 @@ class Padding:
 
 
 @dataclass(frozen=True)
-class ShortSentences:
-    """The beginnings of the sentences of one side, for nmtkit's kernel, which needs no padding."""
-
-    starts: Tensor  # (N,) int32: the first token of each sentence, then of the filler, which needs no attention
-
-
-@dataclass(frozen=True)
 class Packing:
     """The beginnings of the sentences of one side, and the kernel or padding that computes their attention."""
 
@@ -87,18 +80,18 @@ class Packing:
     positions: Tensor  # (T,) position of each token in its sentence; arbitrary, below `span`, in the filler
     longest: int  # tokens of the longest sentence, the filler included
     span: int  # greater than all positions
-    attention: Kernel | Padding | ShortSentences
+    attention: Kernel | Padding | None  # None for short sentences, whose kernel needs no padding
 
     @classmethod
     def of(cls, side: PackedSide, attention: Kernel | Padding | None) -> "Packing":
-        """Create the packing of one side without waiting for the GPU. None for `attention` means `ShortSentences`."""
+        """Create the packing of one side without waiting for the GPU."""
         tokens = side.tokens + side.filler
         ends = F.pad(side.lengths.cumsum(0, dtype=torch.int32), (0, 1), value=tokens)  # (N,)
         starts = F.pad(ends, (1, 0))
         every = torch.arange(tokens, device=ends.device, dtype=torch.int32)
         positions = every - starts.index_select(0, torch.searchsorted(ends, every, right=True))
         longest = max(side.longest, side.filler)
-        return cls(starts, positions % side.longest, longest, side.longest, attention or ShortSentences(starts[:-1]))
+        return cls(starts, positions % side.longest, longest, side.longest, attention)
 
 
 def pack_sides(
@@ -173,7 +166,7 @@ def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device
 
 
 def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, longest: int) -> bool:
-    """Whether `ShortSentences` supports a model with this output matrix (W, D), and is fastest at this length."""
+    """Whether `attend_short` supports a model with this output matrix (W, D), and is fastest at this length."""
     if not isinstance(config, TransformerConfig) or config.attention_dropout or config.attention_window is not None:
         return False
     return is_short(longest) and native_operators.serves(matrix) and precision in (torch.float32, torch.bfloat16)
