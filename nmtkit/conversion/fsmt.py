@@ -4,16 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion import huggingface
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import SPECIAL_PIECES, joint, sides_of
 from nmtkit.conversion.folder import read_object, read_part
-from nmtkit.conversion.huggingface import (
-    CONFIG,
-    check_fixed,
-    read_added_tokens,
-    read_tokenizer_settings,
-    read_weights,
-)
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
 from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
 from nmtkit.errors import UserError
@@ -35,15 +29,15 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
     """Read the folder of an FSMT model. Raises UserError for missing or damaged files and unsupported features."""
     with as_user_errors(folder, "an FSMT model"):
         settings = read_settings(folder, _REQUIRED | _DEFAULTS)
-        check_fixed(CONFIG, settings, {**_REQUIRED, "forced_bos_token_id": None})
+        huggingface.check_fixed(huggingface.CONFIG, settings, {**_REQUIRED, "forced_bos_token_id": None})
         config = transformer_config(settings, "fairseq")
-        tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
-        for token, number in read_added_tokens(folder, tokenizer, SPECIAL_PIECES).items():
+        tokenizer = huggingface.read_tokenizer_settings(folder, _FIXED_TOKENIZER)
+        for token, number in huggingface.read_added_tokens(folder, tokenizer, SPECIAL_PIECES).items():
             if (number, token) not in enumerate(SPECIAL_PIECES):
                 raise UserError(f"added token {quoted(token)} with the id {number} is not supported")
         pair = options.languages(*(settings.get("langs") or tokenizer.get("langs") or ()))
         sides = _sides(folder, pair, bool(tokenizer.get("do_lower_case")))
-        weights = read_weights(folder)
+        weights = huggingface.read_weights(folder)
         config, positions = take_positions(weights, config)
         others = weights.take_modules(stack_modules(config)) | positions
         embeddings = weights.take_embeddings(

@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion import huggingface
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.folder import read_object, read_part
-from nmtkit.conversion.huggingface import (
-    CONFIG,
-    check_fixed,
-    read_added_tokens,
-    read_tokenizer_settings,
-    read_weights,
-)
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, stack_modules, take_positions
 from nmtkit.errors import UserError
@@ -55,16 +49,16 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
     """
     with as_user_errors(folder, "a Hugging Face Marian model"):
         settings = read_settings(folder, _DEFAULTS)
-        check_fixed(CONFIG, settings, _FIXED)
-        tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
+        huggingface.check_fixed(huggingface.CONFIG, settings, _FIXED)
+        tokenizer = huggingface.read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         languages = options.languages(tokenizer.get("source_lang"), tokenizer.get("target_lang"))
         config = transformer_config(settings, "sinusoidal")
-        tensors = read_weights(folder)
+        tensors = huggingface.read_weights(folder)
         embeddings = take_embeddings(tensors, settings)
         config, positions = take_positions(tensors, config, unused=0)
         others = tensors.take_modules(stack_modules(config)) | positions
         tensors.refuse_rest()
-        added = read_added_tokens(folder, tokenizer, SPECIAL_PIECES)
+        added = huggingface.read_added_tokens(folder, tokenizer, SPECIAL_PIECES)
         sides = _sides(folder, settings, added, bool(tokenizer.get("separate_vocabs")))
         return assemble(config, languages, sides, embeddings, others, halves=True)
 
@@ -95,7 +89,7 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: dict[str, int], sep
     if not settings["share_encoder_decoder_embeddings"]:  # as in transformers, shared matrices ignore the other size
         target_size = settings.get("decoder_vocab_size") or source_size
     if not separate and target_size != source_size:
-        raise UserError(f"{CONFIG}: vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
+        raise UserError(f"vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
     eos, pad, start = (settings[f"{name}_token_id"] for name in ("eos", "pad", "decoder_start"))
     if target_ids.get(EOS_PIECE) != eos:
         raise UserError(f"eos_token_id is {quoted(eos)}, not the id of {EOS_PIECE} in the vocabulary")
@@ -115,23 +109,18 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: dict[str, int], sep
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read a vocabulary, piece -> id. Raises UserError unless it has EOS and UNK, and a distinct id for each piece."""
+    """Read a vocabulary, piece -> id. Raises UserError unless each piece has its own id."""
     ids = read_object(path)
     if not all(type(number) is int for number in ids.values()) or len(set(ids.values())) < len(ids):
         raise UserError(f"{path.name} is not a list of pieces with distinct ids")
-    for piece in (EOS_PIECE, UNK_PIECE):
-        if piece not in ids:
-            raise UserError(f"{path.name} has no {piece}")
     return ids
 
 
 def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
     """Read a SentencePiece model, and add the split symbols that it lacks."""
-    model = read_part(path)
-    try:
+    with as_user_errors(path, "a SentencePiece model"):
+        model = read_part(path)
         stored = read_split_symbols(model)
-    except ValueError as error:
-        raise UserError(f"{path.name} is {error}") from error
     return append_split_symbols(model, [symbol for symbol in symbols if symbol not in stored])
 
 
@@ -154,7 +143,7 @@ def renumber(
     """
     pieces = {number: piece for piece, number in ids.items()}
     if not all(0 <= number < size for number in (*pieces, 0 if start is None else start)):
-        raise UserError(f"the vocabulary has ids that are not below {size}, the size in {CONFIG}")
+        raise UserError(f"the vocabulary has ids that are not below {size}, the size in {huggingface.CONFIG}")
     eos, unk = ids[EOS_PIECE], ids[UNK_PIECE]
     others = [number for number in range(size) if number not in (eos, unk, start, pad)]
     named = [pieces.get(number, EOS_PIECE) for number in others]

@@ -10,18 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion import huggingface
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import SPECIAL_PIECES
 from nmtkit.conversion.folder import read_object, read_part
-from nmtkit.conversion.huggingface import (
-    ANY,
-    CONFIG,
-    check_fixed,
-    model_type,
-    read_added_tokens,
-    read_tokenizer_settings,
-    read_weights,
-)
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
 from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber, take_embeddings
 from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
@@ -94,7 +86,7 @@ _DEFAULTS = DEFAULTS | {"vocab_size": 0, "attention_dropout": 0.1, "share_encode
 _FIXED_TOKENIZER: dict[str, Any] = {
     **{"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"},
     **{"unk_token": "<unk>", "mask_token": MASK_PIECE, "sp_model_kwargs": {}, "legacy_behaviour": False},
-    **{"additional_special_tokens": ANY, "extra_special_tokens": ANY},
+    **{"additional_special_tokens": huggingface.ANY, "extra_special_tokens": huggingface.ANY},
 }
 
 
@@ -104,15 +96,16 @@ def from_multilingual(folder: Path, options: ImportConfig) -> Checkpoint:
     Raises UserError for missing or damaged files and unsupported features.
     """
     with as_user_errors(folder, "a multilingual model"):
-        tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
+        tokenizer = huggingface.read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         family = _family(folder, tokenizer)
         settings = read_settings(folder, {**_REQUIRED, **_DEFAULTS, **dict(family.defaults)})
-        check_fixed(CONFIG, settings, _REQUIRED)
-        side, codes = _side(folder, family, settings["vocab_size"], read_added_tokens(folder, tokenizer, None), options)
+        huggingface.check_fixed(huggingface.CONFIG, settings, _REQUIRED)
+        added = huggingface.read_added_tokens(folder, tokenizer, None)
+        side, codes = _side(folder, family, settings["vocab_size"], added, options)
         languages = _languages(settings["forced_bos_token_id"], codes, options)
         config = transformer_config(settings, "learned" if family.is_bart else "fairseq")
         config = replace(config, norm="pre", embedding_norm=family.is_bart)
-        tensors = read_weights(folder)
+        tensors = huggingface.read_weights(folder)
         tensors.drop(lambda name: name.endswith((".embed_positions.weights", "._float_tensor")))  # of early releases
         config, positions = take_positions(tensors, config)
         others = tensors.take_modules(stack_modules(config)) | positions
@@ -123,8 +116,8 @@ def from_multilingual(folder: Path, options: ImportConfig) -> Checkpoint:
 
 def _family(folder: Path, tokenizer: Mapping[str, Any]) -> Family:
     """Find the family of a folder. Raises UserError for others with the same architecture, such as mBART-25."""
-    kind = model_type(folder)
-    named = tokenizer.get("tokenizer_class") or read_object(folder / CONFIG).get("tokenizer_class")
+    kind = huggingface.model_type(folder)
+    named = tokenizer.get("tokenizer_class") or read_object(folder / huggingface.CONFIG).get("tokenizer_class")
     named = None if named is None else str(named).removesuffix("Fast")
     for family in FAMILIES:
         fits = family.model_type == kind and family.has_vocabulary == (folder / VOCABULARY).exists()
@@ -144,11 +137,9 @@ def _side(
     path = options.spm_model[0] if options.spm_model else folder / SPM_MODEL
     if not path.exists():
         raise UserError(f"{path.name} is missing: give that of the original model with --spm-model")
-    model = read_part(path)
-    try:
+    with as_user_errors(path, "a SentencePiece model"):
+        model = read_part(path)
         pieces = [piece.text for piece in read_model(model)[1]]
-    except ValueError as error:
-        raise UserError(f"{path.name} is {error}") from error
     if family.has_vocabulary:
         ids = read_vocabulary(folder / VOCABULARY)
     elif pieces[: len(_SPM_SPECIALS)] != _SPM_SPECIALS:

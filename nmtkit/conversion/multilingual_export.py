@@ -12,13 +12,7 @@ from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_C
 from nmtkit.conversion.huggingface_settings import settings_of
 from nmtkit.conversion.known import MARIAN, Known, check_known
 from nmtkit.conversion.marian import VOCABULARY
-from nmtkit.conversion.multilingual import (
-    FAMILIES,
-    IDS,
-    MASK_PIECE,
-    SPM_MODEL,
-    Family,
-)
+from nmtkit.conversion.multilingual import FAMILIES, IDS, MASK_PIECE, SPM_MODEL, Family
 from nmtkit.conversion.weights import POSITION_OFFSET, alternating, permute_width, stack_tensors
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError

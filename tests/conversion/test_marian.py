@@ -308,7 +308,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "languages": (changed("tokenizer_config.json", source_lang="de"), "--source-lang"),
     "same id": (changed("vocab.json", new=3), "vocab.json"),
     "large id": (changed("vocab.json", new=10**9), "not below"),
-    "no eos": (content("vocab.json", b'{"<unk>": 1}'), "vocab.json has no </s>"),
+    "no eos": (content("vocab.json", b'{"<unk>": 1}'), "eos_token_id is 0, not the id of </s>"),
     "config": (content("config.json", b"{"), "config.json is not JSON"),
     "positions": (positions_without_a_width, "positions do not have the width"),
     "no target embeddings": (without_target_embeddings, "the weight decoder.embed_tokens.weight is missing"),
