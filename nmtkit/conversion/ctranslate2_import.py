@@ -38,10 +38,8 @@ from nmtkit.text.vocabulary import SPECIALS, Vocabulary, refuse_repeated_pieces
 from nmtkit.wording import quoted
 
 MODEL_FILE = "model.bin"
-_NORM_EPSILON = 1e-5  # if null in config.json
 _ACTIVATIONS = ("relu", "gelu approximated by tanh", "swish", "gelu", "gelu approximated by a sigmoid", "tanh")
 _SUPPORTED = ("relu", "swish", "gelu")
-_PAD_NAMES = ("<pad>", "<blank>")  # if both exist, the second is an ordinary piece
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
 LAYER: Parts = {  #: names in a decoder layer
     "self_attention.qkv": ("self_attention.linear_0",),
@@ -91,7 +89,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
         config = replace(
             config,
             source_end=_reads_source_end(settings, has_start),
-            norm_epsilon=settings.get("layer_norm_epsilon") or _NORM_EPSILON,
+            norm_epsilon=settings.get("layer_norm_epsilon") or 1e-5,
         )
         return _convert(matrices, languages, (source, target), config, scale)
 
@@ -145,7 +143,7 @@ def _own_ids(pieces: list[str], settings: Mapping[str, Any], has_start: bool) ->
     """Convert pieces to a `Vocabulary`, with the CTranslate2 id of each. The decoder's start token becomes BOS."""
     ids = {piece: number for number, piece in enumerate(pieces)}
     unk, start, eos = (settings[name] for name in ("unk_token", "decoder_start_token", "eos_token"))
-    pad = next((name for name in _PAD_NAMES if name in ids), None)
+    pad = next((name for name in ("<pad>", "<blank>") if name in ids), None)  # if both exist, <blank> is a piece
     special = {unk, eos, settings.get("bos_token"), pad, *SPECIALS}
     rest = [number for number, piece in enumerate(pieces) if piece not in special]
     vocabulary = Vocabulary([*SPECIALS, *(pieces[number] for number in rest)])
@@ -193,7 +191,6 @@ def _convert(
     config: TransformerConfig,
     scale: float | None,
 ) -> Checkpoint:
-    """Create the checkpoint from a model's weights, options, and factor of embeddings."""
     weights = ForeignWeights(matrices)
     config = replace(config, embedding_norm="encoder.layernorm_embedding.weight" in weights)
     others = weights.take_modules(stack_modules(config, LAYER, LAYER_FORM))

@@ -159,25 +159,18 @@ def _value(value: Any) -> Any:
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:
-    """Convert options to nmtkit's. Raises UserError for unsupported ones."""
-    width, inner = given["encoder_embed_dim"], given["encoder_ffn_embed_dim"]
-    for ours, theirs, default in (
-        ("embed_dim", "decoder_embed_dim", width),
-        ("ffn_embed_dim", "decoder_ffn_embed_dim", inner),
-        ("attention_heads", "decoder_attention_heads", None),
-        ("normalize_before", "decoder_normalize_before", None),
-        ("learned_pos", "decoder_learned_pos", None),
-    ):
-        if given[f"encoder_{ours}"] != given.get(theirs, default):
-            raise UserError(f"encoder_{ours} and {theirs} differ, which is not supported")
+    for name in ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos"):
+        value = given[f"encoder_{name}"]
+        if given.get(f"decoder_{name}", value) != value:
+            raise UserError(f"encoder_{name} and decoder_{name} differ, which is not supported")
     activation = given["activation_fn"]
     if activation not in _ACTIVATIONS:
         raise UserError(f"the activation {quoted(activation)} is not supported, only {', '.join(_ACTIVATIONS)}")
     return TransformerConfig(
         encoder_layers=given["encoder_layers"],
         decoder_layers=given["decoder_layers"],
-        d_model=width,
-        d_ff=inner,
+        d_model=given["encoder_embed_dim"],
+        d_ff=given["encoder_ffn_embed_dim"],
         heads=given["encoder_attention_heads"],
         dropout=given["dropout"],
         attention_dropout=given["attention_dropout"],

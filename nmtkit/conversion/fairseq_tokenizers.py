@@ -60,7 +60,8 @@ def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfi
     source, target = joint((_read(paths[0], read_dictionary), _read(paths[1], read_dictionary)))
     if options.bpe_codes and options.spm_model:
         raise UserError("--bpe-codes and --spm-model are mutually exclusive: use one of them")
-    codes = None if options.spm_model else options.bpe_codes or _first(folder, _CODES)
+    beside = next(filter(Path.exists, [folder / name for name in _CODES]), None)
+    codes = None if options.spm_model else options.bpe_codes or beside
     models = () if codes else options.spm_model or tuple(filter(Path.exists, [folder / _SENTENCEPIECE]))
     if codes:
         read = _read(codes, read_codes)
@@ -128,7 +129,3 @@ def read_dictionary(content: bytes) -> Vocabulary:
 def _read(path: Path, parse: Callable[[bytes], T]) -> T:
     with as_user_errors(path, "a file of a tokenizer"):
         return parse(read_part(path))
-
-
-def _first(folder: Path, names: Sequence[str]) -> Path | None:
-    return next((folder / name for name in names if (folder / name).exists()), None)

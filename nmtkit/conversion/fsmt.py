@@ -16,7 +16,6 @@ from nmtkit.text.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
-MODEL_TYPE = "fsmt"
 _OUTPUT = "decoder.output_projection.weight"
 # The only supported values, which are also the defaults.
 _REQUIRED: dict[str, Any] = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
@@ -51,19 +50,15 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
 
 
 def _sides(folder: Path, languages: tuple[str, str], lowercase: bool) -> tuple[Side, Side]:
-    """Read both sides from the files of FSMTTokenizer."""
     vocabularies = joint((_read_vocabulary(folder / "vocab-src.json"), _read_vocabulary(folder / "vocab-tgt.json")))
     lines = read_part(folder / "merges.txt").decode().split("\n")[:-1]
     last_first = (" ".join(line.split()[:2]) for line in reversed(lines))  # without counts
     merges = tuple(dict.fromkeys(last_first))[::-1]  # transformers ranks repeated pairs by the last line
-    return sides_of(
-        [
-            MosesBpeTokenizer(
-                vocabulary, MosesBpe(language, merges, mark=FINAL_MARK, normalize=True, lowercase=lowercase).to_bytes()
-            )
-            for vocabulary, language in zip(vocabularies, languages, strict=True)
-        ]
+    settings = (
+        MosesBpe(language, merges, mark=FINAL_MARK, normalize=True, lowercase=lowercase).to_bytes()
+        for language in languages
     )
+    return sides_of([MosesBpeTokenizer(v, each) for v, each in zip(vocabularies, settings, strict=True)])
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:

@@ -32,10 +32,7 @@ _UNSUPPORTED_FLAGS = ("lstrip", "rstrip", "single_word", "special")  # of an add
 
 def model_type(path: Path) -> str | None:
     """Read the architecture from the folder's config.json; None if there is none."""
-    if not (path / CONFIG).is_file():
-        return None
-    kind = read_object(path / CONFIG).get("model_type")
-    return kind if isinstance(kind, str) else None
+    return read_object(path / CONFIG).get("model_type") if (path / CONFIG).is_file() else None
 
 
 def read_weights(folder: Path) -> ForeignWeights:
@@ -114,11 +111,8 @@ def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collec
 def added_tokens(ids: Mapping[str, int], special: Collection[str]) -> dict[str, Any]:
     """Return the setting in tokenizer_config.json from which `read_added_tokens` reads these ids."""
     flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
-    return {
-        _ADDED_TOKENS: {
-            str(number): {"content": token, **flags, "special": token in special} for token, number in ids.items()
-        }
-    }
+    tokens = {str(ids[token]): {"content": token, **flags, "special": token in special} for token in ids}
+    return {_ADDED_TOKENS: tokens}
 
 
 def _added_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -133,5 +127,4 @@ def _added_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[i
 
 
 def _read_optional(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a missing file counts as empty."""
     return read_object(path) if path.exists() else {}

@@ -93,10 +93,13 @@ def named_tensors(
 def _json_files(
     checkpoint: Checkpoint, config: TransformerConfig, orders: tuple[Sequence[int], Sequence[int]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the content of the JSON files by name."""
     start, eos = orders[1].index(BOS), orders[1].index(EOS)
     ids = {"pad_token_id": start, "decoder_start_token_id": start, "eos_token_id": eos, "forced_eos_token_id": eos}
     vocabulary = piece_ids(checkpoint.source.vocab.pieces, orders[0])
+    added: dict[str, Any] = {}
+    if symbols := read_split_symbols(checkpoint.source.model):  # an imported model has the same ones on both sides
+        special = marian.SPECIAL_PIECES
+        added = added_tokens({token: vocabulary[token] for token in (*special, *symbols)}, special)
     files = {
         CONFIG: settings_of(config)
         | {
@@ -117,7 +120,7 @@ def _json_files(
             "target_lang": checkpoint.target_language,
             "separate_vocabs": not checkpoint.joined,
             "model_max_length": _MAX_TOKENS,
-            **_added_tokens(checkpoint, vocabulary),
+            **added,
         },
         marian.VOCABULARY: vocabulary,
     }
@@ -130,14 +133,3 @@ def piece_ids(pieces: Sequence[str], order: Sequence[int]) -> dict[str, int]:
     """Return Marian's ids by piece."""
     names = {EOS: marian.EOS_PIECE, UNK: marian.UNK_PIECE, BOS: marian.PAD_PIECE}
     return {names.get(ours, pieces[ours]): theirs for theirs, ours in enumerate(order)}
-
-
-def _added_tokens(checkpoint: Checkpoint, ids: dict[str, int]) -> dict[str, Any]:
-    """Return the setting that splits text at the split symbols of an imported model; empty without symbols.
-
-    Such a model has one vocabulary, and the same symbols on both sides.
-    """
-    symbols = read_split_symbols(checkpoint.source.model)
-    if not symbols:
-        return {}
-    return added_tokens({token: ids[token] for token in (*marian.SPECIAL_PIECES, *symbols)}, marian.SPECIAL_PIECES)

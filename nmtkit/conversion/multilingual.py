@@ -78,7 +78,6 @@ _MBART = Family(
     defaults=(("activation_function", "gelu"), ("scale_embedding", False), ("attention_dropout", 0.0)),
 )
 FAMILIES = (_M2M, _NLLB, _MBART)
-MODEL_TYPES = ("m2m_100", "mbart")
 IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}  #: of all families
 _REQUIRED: dict[str, Any] = {**IDS, "is_encoder_decoder": True, "quantization_config": None}  # only these values
 # Of transformers' M2M100Config.
@@ -146,8 +145,6 @@ def _side(
         raise UserError(f"{path.name} does not begin with the pieces {' '.join(_SPM_SPECIALS)}")
     else:
         ids = {piece: number for number, piece in enumerate([*SPECIAL_PIECES, *pieces[len(_SPM_SPECIALS) :]])}
-    if [ids.get(piece) for piece in SPECIAL_PIECES] != list(range(len(SPECIAL_PIECES))):
-        raise UserError(f"{VOCABULARY}: its first pieces are not {' '.join(SPECIAL_PIECES)}")
     masks = () if family.has_vocabulary else (MASK_PIECE,)
     usual = {token: number for number, token in enumerate((*family.codes, *masks), len(ids))}
     found = {**usual, **{token: number for token, number in added.items() if token not in SPECIAL_PIECES}}

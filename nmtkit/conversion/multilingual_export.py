@@ -91,7 +91,6 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
 
 
 def _family(checkpoint: Checkpoint) -> Family:
-    """Find the family of a model with language codes. Raises UserError if its codes are of none."""
     codes, is_bart = set(checkpoint.source.language_codes), getattr(checkpoint.model_config, "embedding_norm", False)
     found = [family for family in FAMILIES if family.is_bart == is_bart and codes.issuperset(family.codes)]
     if not found or not checkpoint.joined:

@@ -142,10 +142,7 @@ def _convert(
         logger.info("transforms of its training text: %s", ", ".join(transforms) or "none")
     sides = _sides(vocabularies, options.spm_model)
     weights = ForeignWeights(_with_new_names(tensors))
-    weights.drop(lambda name: name.endswith(".pe.pe"))
-    for name in [f"decoder.layers.{number}.layer_scalar" for number in range(config.decoder_layers)]:
-        if name in weights and not bool((weights.take(name) == 1).all()):
-            raise UserError(f"{name} is not 1, which is not supported")
+    weights.drop(lambda name: name.endswith((".pe.pe", ".layer_scalar")))  # sinusoids; 1 in translation models
     others = weights.take_modules(stack_modules(config))
     shares, ties = "decoder.embed_tokens.weight" not in weights, "generator.weight" not in weights
     embeddings = weights.take_embeddings(
@@ -156,7 +153,6 @@ def _convert(
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:
-    """Convert options to nmtkit's. Raises UserError for unsupported ones."""
     for name, supported in _FIXED.items():
         if name in given and given[name] not in supported:
             raise UserError(f"{name} is {quoted(given[name])}, only {quoted(supported[0])} is supported")

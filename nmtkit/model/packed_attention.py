@@ -55,10 +55,11 @@ class Padding:
         widths = longest[groups[order]]
         begins = torch.empty_like(lengths).scatter(0, order, widths.cumsum(0) - widths)  # (N,) slots
         shifts = begins - (lengths.cumsum(0) - lengths)
-        slots = torch.arange(side.tokens + side.filler, device=lengths.device) + shifts.repeat_interleave(lengths)
+        positions = torch.arange(side.tokens + side.filler, device=lengths.device)
+        slots = positions + shifts.repeat_interleave(lengths)
         grouped = torch.split(lengths[order], counts.tolist())
-        masks = (_tokens_mask(each, width) for each, width in zip(grouped, longest.tolist(), strict=True))
-        return cls(slots, tuple(masks))
+        masks = (positions[:width] < each.unsqueeze(1) for each, width in zip(grouped, longest.tolist(), strict=True))
+        return cls(slots, tuple(mask[:, None, None, :] for mask in masks))
 
     def pad(self, x: Tensor) -> list[Tensor]:
         """Pad x (T, D) to (sentences, longest, D) for each group, with zeros after each sentence."""
@@ -108,11 +109,6 @@ def pack_sides(
     powers = 2 ** torch.arange(32, device=longer.device)
     _, groups = torch.unique(torch.bucketize(longer, powers), return_inverse=True)
     return Packing.of(source, Padding.of(source, groups)), Packing.of(target, Padding.of(target, groups))
-
-
-def _tokens_mask(lengths: Tensor, longest: int) -> Tensor:
-    """Return the mask (sentences, 1, 1, longest): True for the tokens of each padded sentence."""
-    return (torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1))[:, None, None, :]
 
 
 def attend_packed(

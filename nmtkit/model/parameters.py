@@ -109,10 +109,8 @@ def check_finite(weights: Mapping[str, NDArray[np.float32]]) -> None:
             raise UserError(f"{name} contains NaN or infinity: use a different checkpoint")
 
 
-def _unlike(weight: Any, shape: tuple[int, ...], dtype: type = np.float32) -> str | None:
-    """Explain why a value cannot be the weights of a parameter of this shape; None if it can."""
-    if not isinstance(weight, np.ndarray):
-        return "is not an array"
+def _unlike(weight: NDArray[Any], shape: tuple[int, ...], dtype: type = np.float32) -> str | None:
+    """Explain why an array cannot be the weights of a parameter of this shape; None if it can."""
     if weight.dtype != dtype:
         return f"is {weight.dtype} where {np.dtype(dtype)} is expected"
     if weight.shape != shape:
