@@ -85,13 +85,24 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
             Side(tokenizer, rows, len(pieces))
             for tokenizer, (_, rows), pieces in zip(tokenizers, pairs, vocabularies, strict=True)
         )
-        config, scale = _take_config(matrices, attributes)
         config = replace(
-            config,
+            _take_config(matrices, attributes),
             source_end=_reads_source_end(settings, has_start),
             norm_epsilon=settings.get("layer_norm_epsilon") or 1e-5,
+            embedding_norm="encoder.layernorm_embedding.weight" in matrices,
         )
-        return _convert(matrices, languages, (source, target), config, scale)
+        weights = ForeignWeights(matrices)
+        others = weights.take_modules(stack_modules(config, LAYER, LAYER_FORM))
+        tables = _take_positions(weights, config.d_model)
+        bias = weights.take(_BIAS) if _BIAS in weights else None
+        embeddings = Embeddings(weights.take(_SOURCE), weights.take(_TARGET), weights.take(_OUTPUT), bias)
+        weights.refuse_rest()
+        positions, halves = _form_of(tables)
+        if positions == "learned":
+            config, named = with_positions(config, *tables)
+            others |= named
+        config = replace(config, positions=positions)
+        return assemble(config, languages, (source, target), embeddings, others, halves=halves)
 
 
 def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
@@ -184,28 +195,6 @@ def _sentencepiece_files(folder: Path, languages: tuple[str, str]) -> tuple[Path
     return ()
 
 
-def _convert(
-    matrices: Mapping[str, Tensor],
-    languages: tuple[str, str],
-    sides: tuple[Side, Side],
-    config: TransformerConfig,
-    scale: float | None,
-) -> Checkpoint:
-    weights = ForeignWeights(matrices)
-    config = replace(config, embedding_norm="encoder.layernorm_embedding.weight" in weights)
-    others = weights.take_modules(stack_modules(config, LAYER, LAYER_FORM))
-    tables = _take_positions(weights, config.d_model)
-    bias = weights.take(_BIAS) if _BIAS in weights else None
-    source, target, output = map(weights.take, (_SOURCE, _TARGET, _OUTPUT))
-    embeddings = Embeddings(source, target, output, bias, scale)
-    weights.refuse_rest()
-    positions, halves = _form_of(tables)
-    if positions == "learned":
-        config, named = with_positions(config, *tables)
-        others |= named
-    return assemble(replace(config, positions=positions), languages, sides, embeddings, others, halves=halves)
-
-
 def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Split variables into dequantized weights, with torch-like names, and attributes."""
     weights, attributes = dict[str, Tensor](), dict[str, float]()
@@ -228,10 +217,8 @@ def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Ten
     return weights, attributes
 
 
-def _take_config(
-    weights: Mapping[str, Tensor], attributes: Mapping[str, float]
-) -> tuple[TransformerConfig, float | None]:
-    """Read the options, and the factor of embeddings if it is not √D. Raises UserError for unsupported attributes."""
+def _take_config(weights: Mapping[str, Tensor], attributes: Mapping[str, float]) -> TransformerConfig:
+    """Read the options that weights and attributes determine. Raises UserError for unsupported attributes."""
     left = {name: value for name, value in attributes.items() if not _WITHOUT_EFFECT.fullmatch(name)}
 
     def both(name: str) -> float:
@@ -247,7 +234,10 @@ def _take_config(
     for name, value in left.items():
         if value:
             raise UserError(f"{name} is {value:g}, which is not supported")
-    config = TransformerConfig(
+    factor: float | None = scale
+    if isinstance(scale, int):  # a boolean, not a number
+        factor = None if scale else 1.0
+    return TransformerConfig(
         encoder_layers=_layers(weights, "encoder"),
         decoder_layers=_layers(weights, "decoder"),
         d_model=weights[_TARGET].size(-1),
@@ -255,10 +245,8 @@ def _take_config(
         heads=int(heads),
         activation=activation,
         norm="pre" if pre_norm else "post",
+        embedding_scale=factor,
     )
-    if isinstance(scale, int):  # a boolean, not a number
-        return config, None if scale else 1.0
-    return config, scale
 
 
 def _layers(weights: Mapping[str, Tensor], stack: str) -> int:

@@ -104,7 +104,6 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
         embeddings = weights.take_embeddings(
             shares=shares,
             ties=shares or bool(given.get("share_decoder_input_output_embed")),
-            scale=1.0 if given.get("no_scale_embedding") else None,
             output=_OUTPUT,
         )
         weights.refuse_rest()
@@ -178,6 +177,7 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
         activation=activation,
         norm="pre" if given["encoder_normalize_before"] else "post",
         positions="learned" if given["encoder_learned_pos"] else "fairseq",
+        embedding_scale=1.0 if given.get("no_scale_embedding") else None,
     )
 
 

@@ -42,7 +42,6 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         embeddings = weights.take_embeddings(
             shares=settings["tie_word_embeddings"],
             ties=not all(name in weights for name in ("decoder.embed_tokens.weight", _OUTPUT)),
-            scale=None if settings["scale_embedding"] else 1.0,
             output=_OUTPUT,
         )
         weights.refuse_rest()

@@ -96,6 +96,7 @@ def transformer_config(settings: Mapping[str, Any], positions: str) -> Transform
         heads=settings["encoder_attention_heads"],
         activation=_ACTIVATIONS[activation],
         positions=positions,
+        embedding_scale=None if settings["scale_embedding"] else 1.0,
     )
 
 

@@ -45,7 +45,7 @@ def from_marian_file(path: Path, options: ImportConfig) -> Checkpoint:
         tensors, settings = read_marian(path)
         config = _transformer_config(settings)
         weights = ForeignWeights(tensors)
-        embeddings = weights.take_embeddings(shares=SHARED in weights, ties=OUTPUT not in weights, scale=None)
+        embeddings = weights.take_embeddings(shares=SHARED in weights, ties=OUTPUT not in weights)
         others = weights.take_modules(stack_modules(config))
         weights.refuse_rest()
         beside = _decoder_settings(path).get("vocabs", ())

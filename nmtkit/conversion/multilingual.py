@@ -15,7 +15,7 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import SPECIAL_PIECES
 from nmtkit.conversion.folder import read_object, read_part
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
-from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber, take_embeddings
+from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber
 from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
@@ -108,7 +108,9 @@ def from_multilingual(folder: Path, options: ImportConfig) -> Checkpoint:
         tensors.drop(lambda name: name.endswith((".embed_positions.weights", "._float_tensor")))  # of early releases
         config, positions = take_positions(tensors, config)
         others = tensors.take_modules(stack_modules(config)) | positions
-        embeddings = take_embeddings(tensors, settings)
+        embeddings = tensors.take_embeddings(
+            shares=settings["share_encoder_decoder_embeddings"], ties=settings["tie_word_embeddings"]
+        )
         tensors.refuse_rest()
         return assemble(config, languages, (side, side), embeddings, others, halves=not family.is_bart)
 

@@ -145,9 +145,7 @@ def _convert(
     weights.drop(lambda name: name.endswith((".pe.pe", ".layer_scalar")))  # sinusoids; 1 in translation models
     others = weights.take_modules(stack_modules(config))
     shares, ties = "decoder.embed_tokens.weight" not in weights, "generator.weight" not in weights
-    embeddings = weights.take_embeddings(
-        shares=shares, ties=ties, scale=None, output="generator.weight", bias="generator.bias"
-    )
+    embeddings = weights.take_embeddings(shares=shares, ties=ties, output="generator.weight", bias="generator.bias")
     weights.refuse_rest()
     return assemble(config, languages, sides, embeddings, others, halves=False)
 

@@ -123,7 +123,7 @@ class ForeignWeights:
         }
 
     def take_embeddings(
-        self, *, shares: bool, ties: bool, scale: float | None, output: str = OUTPUT, bias: str = "final_logits_bias"
+        self, *, shares: bool, ties: bool, output: str = OUTPUT, bias: str = "final_logits_bias"
     ) -> "Embeddings":
         """Take both embeddings, the matrix `output`, and its `bias` if it is stored.
 
@@ -142,7 +142,7 @@ class ForeignWeights:
             return found[chosen] if chosen in found else self.take(chosen)
 
         offset = self.take(bias) if bias in self else None
-        return Embeddings(first(_SOURCE), first(_TARGET), first(output), offset, scale)
+        return Embeddings(first(_SOURCE), first(_TARGET), first(output), offset)
 
 
 def stack_tensors(weights: Mapping[str, Tensor], config: TransformerConfig) -> Iterator[tuple[str, Tensor]]:
@@ -162,7 +162,6 @@ class Embeddings:
     target: Tensor
     output: Tensor
     bias: Tensor | None = None
-    scale: float | None = None  #: factor of embeddings before the first layer; None for √D
 
 
 @dataclass(frozen=True)
@@ -192,8 +191,8 @@ def assemble(
     tokenizers = (sides[0].tokenizer, sides[1].tokenizer)
     matrices, sharing = _embedding_weights(embeddings, sides, shares_vocabulary(*tokenizers))
     weights = {**matrices, **others}
-    scale = embeddings.scale
-    if scale is not None and math.isclose(scale, config.input_scale, rel_tol=_FLOAT32_STEP):
+    scale = config.embedding_scale
+    if scale is not None and math.isclose(scale, config.d_model**0.5, rel_tol=_FLOAT32_STEP):
         scale = None
     bias = "projection_bias" in weights
     config = replace(config, share_embeddings=sharing, output_bias=bias, embedding_scale=scale)
