@@ -56,7 +56,7 @@ def compare_attention(length: int, kind: torch.dtype) -> None:
         return join_heads(attend(q, k, v, mask)).sum()
 
     name = f"attention, {batch} sentences of {length}"
-    compare(name, lambda: attend_short((qkv,), Sizes(8, 64, 64), mask, causal=False).sum(), by_torch, [qkv])
+    compare(name, lambda: attend_short((qkv,), Sizes(8, 64, 64), causal=False, mask=mask).sum(), by_torch, [qkv])
 
 
 def gflops(linear: Callable[[Tensor], object], columns: int, outputs: int, rows: int, runs: int = 15) -> float:

@@ -5,14 +5,14 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.conversion.ctranslate2_import import DECODER_LAYER, ENCODER_LAYER
+from nmtkit.conversion.ctranslate2_import import LAYER, LAYER_FORM
 from nmtkit.conversion.folder import add_tokenizers, export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
-from nmtkit.conversion.weights import MASK, stack_norms
+from nmtkit.conversion.weights import MASK, stack_modules
 from nmtkit.errors import UserError
 from nmtkit.model.positions import LearnedPositions
 from nmtkit.model.transformer import Transformer
@@ -88,17 +88,9 @@ def _fill_transformer(spec: Any, model: Transformer) -> None:
         spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = np.float32(config.embedding_scale)
     if config.positions != "rotary":
         for side, positions in ((spec.encoder, model.source_positions), (spec.decoder, model.target_positions)):
-            side.position_encodings.encodings = _array(_position_table(positions))
-    modules = stack_norms(config)
-    for stack, count, layer in (
-        ("encoder", config.encoder_layers, ENCODER_LAYER),
-        ("decoder", config.decoder_layers, DECODER_LAYER),
-    ):
-        for number in range(count):
-            modules |= {
-                f"{stack}.{number}.{ours}": f"{stack}.layer_{number}.{theirs[0]}" for ours, theirs in layer.items()
-            }
-    for ours, theirs in modules.items():
+            table = positions.table if isinstance(positions, LearnedPositions) else positions(0, MAX_POSITIONS)
+            side.position_encodings.encodings = _array(table)
+    for ours, (theirs,) in stack_modules(config, LAYER, LAYER_FORM).items():
         part, weight, bias = _at(spec, theirs), weights[f"{ours}.weight"], weights.get(f"{ours}.bias")
         if ours.endswith("norm"):
             part.gamma = _array(weight)
@@ -119,11 +111,6 @@ def _at(spec: Any, path: str) -> Any:
         stem, _, number = name.rpartition("_")
         spec = getattr(spec, name) if hasattr(spec, name) else getattr(spec, stem)[int(number)]
     return spec
-
-
-def _position_table(positions: nn.Module) -> Tensor:
-    """Return the encodings (positions, D) of all learned positions, or of the first `MAX_POSITIONS` sinusoids."""
-    return positions.table if isinstance(positions, LearnedPositions) else cast(Tensor, positions(0, MAX_POSITIONS))
 
 
 def _projection_bias(model: Transformer) -> NDArray[np.float32]:

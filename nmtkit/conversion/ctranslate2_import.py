@@ -16,7 +16,17 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_file import read_model
 from nmtkit.conversion.fairseq_tokenizers import joint, refuse_language_codes, tokenizers_of
 from nmtkit.conversion.folder import read_json, read_object, read_part
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, sines_first, with_positions
+from nmtkit.conversion.weights import (
+    POSITION_ERROR,
+    Embeddings,
+    ForeignWeights,
+    Parts,
+    Side,
+    assemble,
+    sines_first,
+    stack_modules,
+    with_positions,
+)
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
@@ -24,40 +34,29 @@ from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import side_names
 from nmtkit.text.moses_bpe import MosesBpeTokenizer
 from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer
-from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary, refuse_repeated_pieces
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary, refuse_repeated_pieces
 from nmtkit.wording import quoted
 
 MODEL_FILE = "model.bin"
-_SPEC, _REVISION = "TransformerSpec", 7
-_NORM_EPSILON = 1e-5  # if null in config.json
-_ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
-_OTHER_ACTIVATIONS: Mapping[float, str] = {
-    1: "gelu approximated by tanh",
-    4: "gelu approximated by a sigmoid",
-    5: "tanh",
-    6: "sigmoid",
-}
-_PAD_NAMES = ("<pad>", "<blank>")  # if both exist, the second is an ordinary piece
+_ACTIVATIONS = ("relu", "gelu approximated by tanh", "swish", "gelu", "gelu approximated by a sigmoid", "tanh")
+_SUPPORTED = ("relu", "swish", "gelu")
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
-ENCODER_LAYER: Parts = {
+LAYER: Parts = {  #: names in a decoder layer
     "self_attention.qkv": ("self_attention.linear_0",),
     "self_attention.out": ("self_attention.linear_1",),
     "around_self_attention.norm": ("self_attention.layer_norm",),
-    "feed_forward.inner": ("ffn.linear_0",),
-    "feed_forward.outer": ("ffn.linear_1",),
-    "around_feed_forward.norm": ("ffn.layer_norm",),
-}
-DECODER_LAYER: Parts = {
-    **ENCODER_LAYER,
     "cross_attention.q": ("attention.linear_0",),
     "cross_attention.kv": ("attention.linear_1",),
     "cross_attention.out": ("attention.linear_2",),
     "around_cross_attention.norm": ("attention.layer_norm",),
+    "feed_forward.inner": ("ffn.linear_0",),
+    "feed_forward.outer": ("ffn.linear_1",),
+    "around_feed_forward.norm": ("ffn.layer_norm",),
 }
+LAYER_FORM = "{}.layer_{}."  #: stack and number of a layer
 _LINEAR = re.compile(r".+\.linear_\d\.weight")  # its bias is optional
 _WITHOUT_EFFECT = re.compile(r"decoder\.alignment_(layer|heads)|encoder\.embeddings_merge")  # for one embedding
 _COMPUTED_POSITIONS = 1024  # number of learned positions that replace CTranslate2's sinusoids
-_TOLERANCE = 2.5e-3  # for sinusoids: rounding to bfloat16, or of large angles in float32
 _SOURCE, _OLD_SOURCE = "encoder.embeddings_0.weight", "encoder.embeddings.weight"
 _TARGET, _OUTPUT, _BIAS = "decoder.embeddings.weight", "decoder.projection.weight", "decoder.projection.bias"
 _POSITIONS = tuple(f"{stack}.position_encodings.encodings" for stack in ("encoder", "decoder"))
@@ -74,33 +73,42 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
     """
     languages = options.languages()
     with as_user_errors(folder, "a CTranslate2 model"):
-        spec = read_model(folder / MODEL_FILE)
-        if (spec.name, spec.revision) != (_SPEC, _REVISION):
-            raise UserError(
-                f"{quoted(spec.name)} of revision {spec.revision} is not supported, only {_SPEC} {_REVISION}"
-            )
         settings = read_object(folder / "config.json")
+        matrices, attributes = _split(read_model(folder / MODEL_FILE), folder)
+        has_start = not attributes.pop(_ZERO_START, False)
         vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
-        has_start = not _starts_from_zero(spec.variables)
         _check_settings(settings, vocabularies, has_start)
-        pairs = [_own_ids(pieces, settings) for pieces in vocabularies]
+        pairs = [_own_ids(pieces, settings, has_start) for pieces in vocabularies]
         ours = joint((pairs[0][0], pairs[1][0]))
         tokenizers = tokenizers_beside(folder, ours, languages, options)
         source, target = (
             Side(tokenizer, rows, len(pieces))
             for tokenizer, (_, rows), pieces in zip(tokenizers, pairs, vocabularies, strict=True)
         )
-        from_settings = {
-            "source_end": _reads_source_end(settings, has_start),
-            "norm_epsilon": settings.get("layer_norm_epsilon") or _NORM_EPSILON,
-        }
-        return _convert(spec.variables, languages, (source, target), folder, from_settings)
+        config = replace(
+            _take_config(matrices, attributes),
+            source_end=_reads_source_end(settings, has_start),
+            norm_epsilon=settings.get("layer_norm_epsilon") or 1e-5,
+            embedding_norm="encoder.layernorm_embedding.weight" in matrices,
+        )
+        weights = ForeignWeights(matrices)
+        others = weights.take_modules(stack_modules(config, LAYER, LAYER_FORM))
+        tables = _take_positions(weights, config.d_model)
+        bias = weights.take(_BIAS) if _BIAS in weights else None
+        embeddings = Embeddings(weights.take(_SOURCE), weights.take(_TARGET), weights.take(_OUTPUT), bias)
+        weights.refuse_rest()
+        positions, halves = _form_of(tables)
+        if positions == "learned":
+            config, named = with_positions(config, *tables)
+            others |= named
+        config = replace(config, positions=positions)
+        return assemble(config, languages, (source, target), embeddings, others, halves=halves)
 
 
 def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
     """Raise UserError for settings that nmtkit does not support or that do not fit the vocabularies.
 
-    Without `has_start`, no piece begins the output, so `decoder_start_token` has no effect.
+    Without `has_start`, a zero vector begins the output, as in Marian models, so `decoder_start_token` has no effect.
     """
     if settings.get("add_source_bos"):
         raise UserError("config.json: add_source_bos is set, which is not supported")
@@ -108,13 +116,9 @@ def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str
     if has_start:
         needed_in["decoder_start_token"] = vocabularies[1:]
     for setting, needing in needed_in.items():
-        token = settings.get(setting)
-        if not isinstance(token, str) or any(token not in pieces for pieces in needing):
-            raise UserError(f"config.json: {setting} is {quoted(token)}, which is not in the vocabulary")
-    for setting, name in (("unk_token", SPECIALS[UNK]), ("eos_token", SPECIALS[EOS])):
-        if settings[setting] != name and any(name in pieces for pieces in vocabularies):
-            token = quoted(settings[setting])
-            raise UserError(f"{name} is an ordinary piece, because {setting} of config.json is {token}")
+        if any(settings.get(setting) not in pieces for pieces in needing):
+            token = quoted(settings.get(setting))
+            raise UserError(f"config.json: {setting} is {token}, which is not in the vocabulary")
 
 
 def _reads_source_end(settings: Mapping[str, Any], has_start: bool) -> bool:
@@ -146,15 +150,16 @@ def _read_pieces(folder: Path, side: str) -> list[str]:
     raise UserError(f"there is neither {side}_vocabulary.json nor shared_vocabulary.json (or .txt)")
 
 
-def _own_ids(pieces: list[str], settings: Mapping[str, Any]) -> tuple[Vocabulary, list[int | None]]:
+def _own_ids(pieces: list[str], settings: Mapping[str, Any], has_start: bool) -> tuple[Vocabulary, list[int | None]]:
     """Convert pieces to a `Vocabulary`, with the CTranslate2 id of each. The decoder's start token becomes BOS."""
     ids = {piece: number for number, piece in enumerate(pieces)}
     unk, start, eos = (settings[name] for name in ("unk_token", "decoder_start_token", "eos_token"))
-    pad = next((name for name in _PAD_NAMES if name in ids), None)
+    pad = next((name for name in ("<pad>", "<blank>") if name in ids), None)  # if both exist, <blank> is a piece
     special = {unk, eos, settings.get("bos_token"), pad, *SPECIALS}
     rest = [number for number, piece in enumerate(pieces) if piece not in special]
     vocabulary = Vocabulary([*SPECIALS, *(pieces[number] for number in rest)])
-    return vocabulary, [None if pad is None else ids[pad], ids[unk], ids.get(start), ids[eos], *rest]
+    bos = ids.get(start) if has_start else None
+    return vocabulary, [None if pad is None else ids[pad], ids[unk], bos, ids[eos], *rest]
 
 
 def tokenizers_beside(
@@ -190,43 +195,6 @@ def _sentencepiece_files(folder: Path, languages: tuple[str, str]) -> tuple[Path
     return ()
 
 
-def _convert(
-    variables: Mapping[str, Tensor],
-    languages: tuple[str, str],
-    sides: tuple[Side, Side],
-    folder: Path,
-    options: Mapping[str, Any],
-) -> Checkpoint:
-    """Create the checkpoint from a model's variables, and `options` of the model that they do not determine."""
-    matrices, attributes = _split(variables, folder)
-    config, scale = _take_config(matrices, attributes)
-    weights = ForeignWeights(matrices)
-    form = "{stack}.layer_{number}."
-    others = weights.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
-    others |= weights.take_layers("decoder", config.decoder_layers, form, DECODER_LAYER)
-    config = replace(config, embedding_norm="encoder.layernorm_embedding.weight" in weights)
-    others |= weights.take_norms(config)
-    tables = _take_positions(weights, config.d_model)
-    bias = weights.take(_BIAS) if _BIAS in weights else None
-    source, target, output = map(weights.take, (_SOURCE, _TARGET, _OUTPUT))
-    embeddings = Embeddings(source, target, output, bias, scale)
-    weights.refuse_rest()
-    if attributes.get(_ZERO_START):
-        sides = (sides[0], replace(sides[1], rows=[*sides[1].rows[:BOS], None, *sides[1].rows[BOS + 1 :]]))
-    positions, halves = _form_of(tables)
-    config = replace(config, positions=positions, **options)
-    if positions == "learned":
-        config, named = with_positions(config, *tables)
-        others |= named
-    return assemble(config, languages, sides, embeddings, others, halves=halves)
-
-
-def _starts_from_zero(variables: Mapping[str, Tensor]) -> bool:
-    """Whether the output begins with a zero vector instead of the embedding of a piece, as in Marian models."""
-    value = variables.get(_ZERO_START.replace(".", "/"))
-    return value is not None and bool(value.any())
-
-
 def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Split variables into dequantized weights, with torch-like names, and attributes."""
     weights, attributes = dict[str, Tensor](), dict[str, float]()
@@ -237,8 +205,6 @@ def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Ten
             attributes[name] = value.item()
         elif (scale := variables.get(f"{full}_scale")) is not None:
             is_quantized = True
-            if scale.numel() not in (1, len(value)):
-                raise UserError(f"{full} is damaged: {scale.numel()} scales for {len(value)} rows")
             weights[name] = value / scale.float().reshape(-1, *[1] * (value.dim() - 1))
         elif not name.endswith("weight_scale"):
             weights[name] = value
@@ -251,41 +217,36 @@ def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Ten
     return weights, attributes
 
 
-def _take_config(
-    weights: Mapping[str, Tensor], attributes: Mapping[str, float]
-) -> tuple[TransformerConfig, float | None]:
-    """Read the options, and the factor of embeddings if it is not √D. Raises UserError for unsupported attributes."""
+def _take_config(weights: Mapping[str, Tensor], attributes: Mapping[str, float]) -> TransformerConfig:
+    """Read the options that weights and attributes determine. Raises UserError for unsupported attributes."""
     left = {name: value for name, value in attributes.items() if not _WITHOUT_EFFECT.fullmatch(name)}
 
     def both(name: str) -> float:
         values = [left.pop(f"{stack}.{name}", None) for stack in ("encoder", "decoder")]
-        if values[0] is None or values[0] != values[1] or type(values[0]) is not type(values[1]):  # 1 and 1.0 differ
+        if values[0] is None or values[0] != values[1]:
             raise UserError(f"{name} is {values[0]} in the encoder, but {values[1]} in the decoder")
         return values[0]
 
-    left.pop(_ZERO_START, None)
-    heads, pre_norm, activation, scale = map(both, ("num_heads", "pre_norm", "activation", "scale_embeddings"))
-    if activation not in _ACTIVATIONS:
-        name = _OTHER_ACTIVATIONS.get(activation, f"{activation:g}")
-        raise UserError(f"the activation {name} is not supported, only {', '.join(_ACTIVATIONS.values())}")
+    heads, pre_norm, number, scale = map(both, ("num_heads", "pre_norm", "activation", "scale_embeddings"))
+    activation = _ACTIVATIONS[int(number)]
+    if activation not in _SUPPORTED:
+        raise UserError(f"the activation {activation} is not supported, only {', '.join(_SUPPORTED)}")
     for name, value in left.items():
         if value:
             raise UserError(f"{name} is {value:g}, which is not supported")
-    for name in (_TARGET, _INNER):
-        if name not in weights:
-            raise UserError(f"the weight {name} is missing")
-    config = TransformerConfig(
+    factor: float | None = scale
+    if isinstance(scale, int):  # a boolean, not a number
+        factor = None if scale else 1.0
+    return TransformerConfig(
         encoder_layers=_layers(weights, "encoder"),
         decoder_layers=_layers(weights, "decoder"),
         d_model=weights[_TARGET].size(-1),
         d_ff=weights[_INNER].size(0),
         heads=int(heads),
-        activation=_ACTIVATIONS[int(activation)],
+        activation=activation,
         norm="pre" if pre_norm else "post",
+        embedding_scale=factor,
     )
-    if isinstance(scale, int):  # a boolean, not a number
-        return config, None if scale else 1.0
-    return config, scale
 
 
 def _layers(weights: Mapping[str, Tensor], stack: str) -> int:
@@ -296,8 +257,6 @@ def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tens
     """Take the position tables (positions, D) of both stacks. If missing, use CTranslate2's sinusoids from 1."""
     if any(name in weights for name in _POSITIONS):
         source, target = map(weights.take, _POSITIONS)
-        if {source.shape[1:], target.shape[1:]} != {(d_model,)}:
-            raise UserError(f"the position encodings do not have the width of the embeddings, {d_model}")
         return source, target
     position = torch.arange(1.0, _COMPUTED_POSITIONS + 1).unsqueeze(1)
     rate = torch.exp(torch.arange(d_model // 2) * (-math.log(10000.0) / (d_model / 2 - 1)))
@@ -314,6 +273,6 @@ def _form_of(tables: tuple[Tensor, Tensor]) -> tuple[str, bool]:
             break
         alternating = sinusoids(length, d_model, form)
         for expected, are_halves in ((alternating, False), (sines_first(alternating), True)):
-            if all(torch.allclose(table[:length], expected, rtol=0, atol=_TOLERANCE) for table in tables):
+            if all(torch.allclose(table[:length], expected, rtol=0, atol=POSITION_ERROR) for table in tables):
                 return form, are_halves
     return "learned", False

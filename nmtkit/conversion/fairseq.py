@@ -18,7 +18,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
-from nmtkit.conversion.weights import ForeignWeights, assemble, take_positions
+from nmtkit.conversion.weights import ForeignWeights, assemble, stack_modules, take_positions
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -67,7 +67,6 @@ _UNSUPPORTED = (
     *("encoder_layers_to_keep", "decoder_layers_to_keep"),
 )
 _ACTIVATIONS = ("relu", "gelu", "swish")  # fairseq's gelu_accurate and gelu_fast are approximations
-_FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # version of each stack
 _SEARCH = {"beam": "beam", "lenpen": "length_penalty", "min_len": "min_len"}  # options of fairseq-generate
 _NO_WEIGHT = re.compile(
     r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))"
@@ -97,19 +96,14 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
     languages = options.languages(given.get("source_lang"), given.get("target_lang"))
     sides = fairseq_sides(path.parent, languages, options)
     with as_user_errors(path, kind):
-        if config.norm == "pre":
-            _check_versions(tensors)
         weights = ForeignWeights(_with_new_names(tensors))
         weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
-        others = weights.take_stacks(config)
-        if config.positions == "learned":
-            config, tables = take_positions(weights, config)
-            others |= tables
+        config, positions = take_positions(weights, config)
+        others = weights.take_modules(stack_modules(config)) | positions
         shares = bool(given.get("share_all_embeddings"))
         embeddings = weights.take_embeddings(
             shares=shares,
             ties=shares or bool(given.get("share_decoder_input_output_embed")),
-            scale=1.0 if given.get("no_scale_embedding") else None,
             output=_OUTPUT,
         )
         weights.refuse_rest()
@@ -164,25 +158,18 @@ def _value(value: Any) -> Any:
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:
-    """Convert options to nmtkit's. Raises UserError for unsupported ones."""
-    width, inner = given["encoder_embed_dim"], given["encoder_ffn_embed_dim"]
-    for ours, theirs, default in (
-        ("embed_dim", "decoder_embed_dim", width),
-        ("ffn_embed_dim", "decoder_ffn_embed_dim", inner),
-        ("attention_heads", "decoder_attention_heads", None),
-        ("normalize_before", "decoder_normalize_before", None),
-        ("learned_pos", "decoder_learned_pos", None),
-    ):
-        if given[f"encoder_{ours}"] != given.get(theirs, default):
-            raise UserError(f"encoder_{ours} and {theirs} differ, which is not supported")
+    for name in ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos"):
+        value = given[f"encoder_{name}"]
+        if given.get(f"decoder_{name}", value) != value:
+            raise UserError(f"encoder_{name} and decoder_{name} differ, which is not supported")
     activation = given["activation_fn"]
     if activation not in _ACTIVATIONS:
         raise UserError(f"the activation {quoted(activation)} is not supported, only {', '.join(_ACTIVATIONS)}")
     return TransformerConfig(
         encoder_layers=given["encoder_layers"],
         decoder_layers=given["decoder_layers"],
-        d_model=width,
-        d_ff=inner,
+        d_model=given["encoder_embed_dim"],
+        d_ff=given["encoder_ffn_embed_dim"],
         heads=given["encoder_attention_heads"],
         dropout=given["dropout"],
         attention_dropout=given["attention_dropout"],
@@ -190,15 +177,8 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
         activation=activation,
         norm="pre" if given["encoder_normalize_before"] else "post",
         positions="learned" if given["encoder_learned_pos"] else "fairseq",
+        embedding_scale=1.0 if given.get("no_scale_embedding") else None,
     )
-
-
-def _check_versions(tensors: Mapping[str, Tensor]) -> None:
-    """Raise UserError for a pre-norm model of an early fairseq, which did not normalize the output of a stack."""
-    for stack, since in _FINAL_NORM_SINCE.items():
-        version = tensors.get(f"{stack}.version")
-        if version is not None and version.numel() == 1 and version.item() < since:
-            raise UserError(f"pre-norm without a layer norm after the {stack} is not supported")
 
 
 def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

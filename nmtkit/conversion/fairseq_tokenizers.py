@@ -16,11 +16,11 @@ from nmtkit.text.tokenizer import SentencePieceVocabTokenizer, SpaceTokenizer, T
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
+SPECIAL_PIECES = ("<s>", "<pad>", "</s>", "<unk>")  #: fairseq's ids from 0 on; those of nmtkit have another order
 _SPECIAL_ROWS = (1, 3, 2, 2)  # fairseq's ids for PAD, UNK, BOS and EOS; its decoder starts with </s> instead of <s>
 T = TypeVar("T")
 _OVERWRITE = "#fairseq:overwrite"  # the entry replaces an earlier one with the same name
 _CODES, _SENTENCEPIECE = ("bpecodes", "code"), "sentencepiece.bpe.model"
-_COUNT = 4  # number of fairseq's special ids
 _LANGUAGE_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}|__[a-z]{2,3}__")  # in NLLB and mBART; in M2M-100
 _MOST_CODES_AS_WORDS = 20  # such as en_US in text about software; the first mBART has 25 codes
 
@@ -34,7 +34,7 @@ def joint(vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Vocabulary, Voca
 def sides_of(tokenizers: Sequence[Tokenizer]) -> tuple[Side, Side]:
     """Return the source and target `Side` of a model whose pieces follow fairseq's four special ids."""
     source, target = (
-        Side(tokenizer, [*_SPECIAL_ROWS, *range(_COUNT, len(tokenizer.vocab))], len(tokenizer.vocab))
+        Side(tokenizer, [*_SPECIAL_ROWS, *range(len(SPECIAL_PIECES), len(tokenizer.vocab))], len(tokenizer.vocab))
         for tokenizer in tokenizers
     )
     return source, target
@@ -60,7 +60,8 @@ def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfi
     source, target = joint((_read(paths[0], read_dictionary), _read(paths[1], read_dictionary)))
     if options.bpe_codes and options.spm_model:
         raise UserError("--bpe-codes and --spm-model are mutually exclusive: use one of them")
-    codes = None if options.spm_model else options.bpe_codes or _first(folder, _CODES)
+    beside = next(filter(Path.exists, [folder / name for name in _CODES]), None)
+    codes = None if options.spm_model else options.bpe_codes or beside
     models = () if codes else options.spm_model or tuple(filter(Path.exists, [folder / _SENTENCEPIECE]))
     if codes:
         read = _read(codes, read_codes)
@@ -128,7 +129,3 @@ def read_dictionary(content: bytes) -> Vocabulary:
 def _read(path: Path, parse: Callable[[bytes], T]) -> T:
     with as_user_errors(path, "a file of a tokenizer"):
         return parse(read_part(path))
-
-
-def _first(folder: Path, names: Sequence[str]) -> Path | None:
-    return next((folder / name for name in names if (folder / name).exists()), None)

@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from nmtkit.data.description import TOKENIZER_FILE
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import staged_folder
 
-_MAX_BYTES = 1 << 28  # bytes of a vocabulary or tokenizer
 # An export replaces a folder only if all its files have such names.
 _EXPORT_FILE = re.compile(
     r"config\.json|model\.(bin|npz|safetensors|intgemm\.alphas\.bin)|(shared|source|target)_vocabulary\.json|"
@@ -30,16 +28,14 @@ def check_free(destination: Path, replace: bool) -> None:
         raise UserError(f"{destination} exists: {advice}choose a different --output")
 
 
-@contextmanager
-def export_folder(destination: Path, replace: bool) -> Iterator[Path]:
-    """Yield a temporary folder for a model, which becomes `destination` at the end.
+def export_folder(destination: Path, replace: bool) -> AbstractContextManager[Path]:
+    """Create a temporary folder for a model, which becomes `destination` at the end.
 
     With `replace`, an earlier export at `destination` is replaced. Raises UserError if `destination` is not empty and
     may not be replaced, and RunError if writing fails.
     """
     check_free(destination, replace)
-    with staged_folder(destination, _is_export) as staging:
-        yield staging
+    return staged_folder(destination, _is_export)
 
 
 def add_tokenizers(folder: Path, checkpoint: Checkpoint) -> None:
@@ -49,11 +45,9 @@ def add_tokenizers(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_part(path: Path) -> bytes:
-    """Read a small file of a model. Raises UserError if it is missing or too large."""
+    """Read a small file of a model. Raises UserError if it is missing."""
     if not path.exists():
         raise UserError(f"{path.name} is missing")
-    if path.stat().st_size > _MAX_BYTES:
-        raise UserError(f"{path.name} has more than {_MAX_BYTES} bytes")
     return path.read_bytes()
 
 

@@ -58,6 +58,5 @@ def _padded(name: str, weight: Tensor, config: TransformerConfig, width: int) ->
 def _pad_heads(block: Tensor, heads: int, width: int) -> Tensor:
     """Pad (H · size, …) to (H · width, …), with zeros at the end of each head."""
     split = block.reshape(heads, -1, *block.shape[1:])
-    padded = split.new_zeros(heads, width, *block.shape[1:])
-    padded[:, : split.size(1)] = split
-    return padded.flatten(0, 1)
+    zeros = split.new_zeros(heads, width - split.size(1), *block.shape[1:])
+    return torch.cat([split, zeros], dim=1).flatten(0, 1)

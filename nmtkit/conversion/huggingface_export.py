@@ -13,22 +13,12 @@ import torch
 from torch import Tensor
 
 from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint
+from nmtkit.conversion import marian
 from nmtkit.conversion.folder import export_folder
 from nmtkit.conversion.heads import with_full_heads
-from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
+from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, added_tokens
 from nmtkit.conversion.huggingface_settings import generation_settings, settings_of
-from nmtkit.conversion.huggingface_tokenizer import added_tokens
 from nmtkit.conversion.known import MARIAN, check_known
-from nmtkit.conversion.marian import (
-    EOS_PIECE,
-    PAD_PIECE,
-    SOURCE_MODEL,
-    SPECIAL_PIECES,
-    TARGET_MODEL,
-    TARGET_VOCABULARY,
-    UNK_PIECE,
-    VOCABULARY,
-)
 from nmtkit.conversion.multilingual_export import Parts, multilingual_parts
 from nmtkit.conversion.safetensors import serialize_tensors
 from nmtkit.conversion.weights import MASK, alternating, permute_width, stack_tensors
@@ -62,20 +52,13 @@ def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
 
 def _marian_parts(checkpoint: Checkpoint) -> Parts:
     config = check_known(checkpoint.model_config, MARIAN, "Hugging Face's Marian")
-    _check_tokenizers(checkpoint)
-    checkpoint = with_full_heads(checkpoint, config)
-    orders = _id_orders(checkpoint)
-    models = {SOURCE_MODEL: checkpoint.source.model, TARGET_MODEL: checkpoint.target.model}
-    return named_tensors(checkpoint, config, orders), _json_files(checkpoint, config, orders), models
-
-
-def _check_tokenizers(checkpoint: Checkpoint) -> None:
     for tokenizer in (checkpoint.source, checkpoint.target):
         if tokenizer.kind not in SENTENCEPIECE_KINDS:
-            raise UserError(
-                f"Hugging Face's Marian needs SentencePiece models: a model with the tokenizer {tokenizer.kind} cannot "
-                "be exported"
-            )
+            raise UserError(f"Hugging Face's Marian needs SentencePiece models, not the tokenizer {tokenizer.kind}")
+    checkpoint = with_full_heads(checkpoint, config)
+    orders = _id_orders(checkpoint)
+    models = {marian.SOURCE_MODEL: checkpoint.source.model, marian.TARGET_MODEL: checkpoint.target.model}
+    return named_tensors(checkpoint, config, orders), _json_files(checkpoint, config, orders), models
 
 
 def _id_orders(checkpoint: Checkpoint) -> tuple[list[int], list[int]]:
@@ -110,12 +93,26 @@ def named_tensors(
 def _json_files(
     checkpoint: Checkpoint, config: TransformerConfig, orders: tuple[Sequence[int], Sequence[int]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the content of the JSON files by name."""
     start, eos = orders[1].index(BOS), orders[1].index(EOS)
     ids = {"pad_token_id": start, "decoder_start_token_id": start, "eos_token_id": eos, "forced_eos_token_id": eos}
     vocabulary = piece_ids(checkpoint.source.vocab.pieces, orders[0])
+    added: dict[str, Any] = {}
+    if symbols := read_split_symbols(checkpoint.source.model):  # an imported model has the same ones on both sides
+        special = marian.SPECIAL_PIECES
+        added = added_tokens({token: vocabulary[token] for token in (*special, *symbols)}, special)
     files = {
-        CONFIG: _config(checkpoint, config) | ids,
+        CONFIG: settings_of(config)
+        | {
+            "architectures": ["MarianMTModel"],
+            "model_type": "marian",
+            "vocab_size": len(checkpoint.source.vocab) - 1,  # without PAD, since Marian uses one id as PAD and BOS
+            "decoder_vocab_size": len(checkpoint.target.vocab) - 1,
+            "share_encoder_decoder_embeddings": "source_embedding.weight" not in checkpoint.weights,
+            "tie_word_embeddings": "projection.weight" not in checkpoint.weights,
+            "max_position_embeddings": _MAX_TOKENS,
+            "bos_token_id": None,
+            **ids,
+        },
         GENERATION_CONFIG: {**ids, "max_length": _MAX_TOKENS, **generation_settings(checkpoint.search)},
         TOKENIZER_CONFIG: {
             "tokenizer_class": "MarianTokenizer",
@@ -123,40 +120,16 @@ def _json_files(
             "target_lang": checkpoint.target_language,
             "separate_vocabs": not checkpoint.joined,
             "model_max_length": _MAX_TOKENS,
-            **_added_tokens(checkpoint, vocabulary),
+            **added,
         },
-        VOCABULARY: vocabulary,
+        marian.VOCABULARY: vocabulary,
     }
     if not checkpoint.joined:
-        files[TARGET_VOCABULARY] = piece_ids(checkpoint.target.vocab.pieces, orders[1])
+        files[marian.TARGET_VOCABULARY] = piece_ids(checkpoint.target.vocab.pieces, orders[1])
     return files
 
 
 def piece_ids(pieces: Sequence[str], order: Sequence[int]) -> dict[str, int]:
     """Return Marian's ids by piece."""
-    names = {EOS: EOS_PIECE, UNK: UNK_PIECE, BOS: PAD_PIECE}
+    names = {EOS: marian.EOS_PIECE, UNK: marian.UNK_PIECE, BOS: marian.PAD_PIECE}
     return {names.get(ours, pieces[ours]): theirs for theirs, ours in enumerate(order)}
-
-
-def _added_tokens(checkpoint: Checkpoint, ids: dict[str, int]) -> dict[str, Any]:
-    """Return the setting that splits text at the split symbols of an imported model; empty without symbols.
-
-    Such a model has one vocabulary, and the same symbols on both sides.
-    """
-    symbols = read_split_symbols(checkpoint.source.model)
-    if not symbols:
-        return {}
-    return added_tokens({token: ids[token] for token in (*SPECIAL_PIECES, *symbols)}, SPECIAL_PIECES)
-
-
-def _config(checkpoint: Checkpoint, config: TransformerConfig) -> dict[str, Any]:
-    return settings_of(config) | {
-        "architectures": ["MarianMTModel"],
-        "model_type": "marian",
-        "vocab_size": len(checkpoint.source.vocab) - 1,  # without PAD, since Marian uses one id as PAD and BOS
-        "decoder_vocab_size": len(checkpoint.target.vocab) - 1,
-        "share_encoder_decoder_embeddings": "source_embedding.weight" not in checkpoint.weights,
-        "tie_word_embeddings": "projection.weight" not in checkpoint.weights,
-        "max_position_embeddings": _MAX_TOKENS,
-        "bos_token_id": None,
-    }

@@ -1,7 +1,7 @@
 """Reads the options of a model and of its generation from the files of Hugging Face's transformers."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,10 @@ DEFAULTS: dict[str, Any] = {  #: of most models in transformers
     **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
 }
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # name in transformers -> in nmtkit
-# Alternative names in config.json, from `attribute_map` of MarianConfig and FSMTConfig.
-_ALIASES = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "encoder_attention_heads",
-    "num_hidden_layers": "encoder_layers",
-}
 # Generation options that change the output and that nmtkit does not support, each with the values, other than null,
 # that have no effect. A model with a different value is rejected.
 _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
-    **{"forced_bos_token_id": (), "forced_decoder_ids": ([],), "force_words_ids": ([],), "constraints": ([],)},
+    **{"forced_decoder_ids": ([],), "force_words_ids": ([],), "constraints": ([],)},
     **{"suppress_tokens": ([],), "begin_suppress_tokens": ([],), "sequence_bias": ({}, []), "stop_strings": ([],)},
     **{"repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,), "encoder_no_repeat_ngram_size": (0,)},
     **{"exponential_decay_length_penalty": (), "guidance_scale": (1.0,), "watermarking_config": ()},
@@ -41,7 +35,6 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
 _OTHER_SEARCH: dict[str, tuple[object, ...]] = {
     **{"do_sample": (False,), "num_beam_groups": (0, 1), "diversity_penalty": (0,)}
 }
-_SEARCH_DEFAULTS = {"length_penalty": 1.0}  # in transformers; without a stated beam, nmtkit keeps its own
 Options = dict[str, float | str]  # of nmt-generate, by name
 # Options of nmt-generate for a value in transformers, where lengths count the start token, and max_length also EOS.
 _SEARCH: dict[str, Callable[[float], Options]] = {
@@ -56,49 +49,25 @@ _SEARCH: dict[str, Callable[[float], Options]] = {
 _OVERRIDES = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
 
 
-def read_settings(folder: Path, defaults: Mapping[str, Any], supported: Collection[str] = ()) -> dict[str, Any]:
+def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Read config.json over `defaults`, with the special tokens of generation_config.json if it exists.
 
-    The result also has the generation options in `supported`, None if missing. Raises UserError if the two names of an
-    option have different values, or for generation options in either file that nmtkit does not support.
+    Raises UserError for generation options in either file that nmtkit does not support.
     """
-    config = _without_aliases(read_object(folder / CONFIG))
-    settings = {**defaults, **config}
-    generation = settings | (_read_generation(folder) or {})
-    for name in ("eos_token_id", "decoder_start_token_id"):
-        chosen, stated = _only(generation[name]), _only(config.get(name))
-        settings[name] = chosen if stated is None else stated
-        if chosen not in (None, settings[name]):
-            raise UserError(f"{name} is {quoted(stated)} in {CONFIG}, but {quoted(chosen)} in {GENERATION_CONFIG}")
+    settings = {**defaults, **read_object(folder / CONFIG)}
+    stated = _read_generation(folder) or {}
+    generation = settings | {name: value for name, value in stated.items() if value is not None}
+    for name in ("eos_token_id", "decoder_start_token_id", "forced_bos_token_id"):
+        settings[name] = _only(generation.get(name))
     for name, harmless in _WITHOUT_EFFECT.items():
-        if name in supported:
-            settings[name] = _only(generation.get(name))
-        elif generation.get(name) not in (None, *harmless):
+        if generation.get(name) not in (None, *harmless):
             raise UserError(f"{name} is {quoted(generation[name])}, which is not supported")
-    if generation.get("forced_eos_token_id") not in (None, generation["eos_token_id"], settings["eos_token_id"]):
+    if _only(generation.get("forced_eos_token_id")) not in (None, settings["eos_token_id"]):
         raise UserError("forced_eos_token_id is not eos_token_id, which is not supported")
     never = [[settings["pad_token_id"]], [settings["decoder_start_token_id"]]]
     if any(words not in never for words in generation.get("bad_words_ids") or ()):
         raise UserError("bad_words_ids bans more than pad_token_id, which is not supported")
     return settings
-
-
-def check_fixed(settings: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    """Raise UserError if a value in config.json differs from `fixed`; null and missing values are accepted."""
-    for name, value in fixed.items():
-        if settings.get(name, value) not in (value, None):
-            raise UserError(f"{CONFIG}: {name} is {quoted(settings[name])}, only {value!r} is supported")
-
-
-def _without_aliases(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace aliases in config.json by the options' names. Raises UserError if an alias has a different value."""
-    values = {name: value for name, value in config.items() if name not in _ALIASES}
-    for alias, name in _ALIASES.items():
-        if alias in config and values.setdefault(name, config[alias]) != config[alias]:
-            raise UserError(
-                f"{CONFIG}: {name} is {quoted(values[name])}, but its alias {alias} is {quoted(config[alias])}"
-            )
-    return values
 
 
 def _only(token: Any) -> Any:
@@ -120,8 +89,6 @@ def transformer_config(settings: Mapping[str, Any], positions: str) -> Transform
     if activation not in _ACTIVATIONS:
         supported = ", ".join(_ACTIVATIONS)
         raise UserError(f"{CONFIG}: activation_function is {quoted(activation)}, only {supported} are supported")
-    if settings["d_model"] % settings["encoder_attention_heads"]:
-        raise UserError(f"{CONFIG}: d_model is not a multiple of encoder_attention_heads")
     same = ("encoder_layers", "decoder_layers", "d_model", "dropout", "attention_dropout", "activation_dropout")
     return TransformerConfig(
         **{name: settings[name] for name in same},
@@ -129,6 +96,7 @@ def transformer_config(settings: Mapping[str, Any], positions: str) -> Transform
         heads=settings["encoder_attention_heads"],
         activation=_ACTIVATIONS[activation],
         positions=positions,
+        embedding_scale=None if settings["scale_embedding"] else 1.0,
     )
 
 
@@ -156,16 +124,20 @@ def search_options(folder: Path, defaults: Mapping[str, Any], begun: int = 0) ->
     with as_user_errors(folder, "a Hugging Face model"):
         stored = _read_generation(folder)
         stored = {**defaults, **read_object(folder / CONFIG)} if stored is None else stored
-    generation = _SEARCH_DEFAULTS | {name: value for name, value in stored.items() if value is not None}
-    lengths = [name for name in generation if re.fullmatch("m(ax|in)_(length|new_tokens)", name)]
-    generation |= {name: generation[name] - begun for name in lengths if type(generation[name]) is int}
-    options: Options = {}
-    lacking = [name for name, harmless in _OTHER_SEARCH.items() if generation.get(name, harmless[0]) not in harmless]
-    for name, found in _suggestions(generation):
-        if found is None:
-            lacking.append(name)
-        else:
-            options |= found
+        generation = {"length_penalty": 1.0} | {name: value for name, value in stored.items() if value is not None}
+        lengths = [name for name in generation if re.fullmatch("m(ax|in)_(length|new_tokens)", name)]
+        generation |= {name: generation[name] - begun for name in lengths}
+        overridden = {other for name, other in _OVERRIDES.items() if name in generation}
+        lacking = [name for name, none in _OTHER_SEARCH.items() if generation.get(name, none[0]) not in none]
+        options: Options = {}
+        for name, convert in _SEARCH.items():
+            if name in generation and name not in overridden:
+                found = convert(generation[name])
+                try:
+                    SearchConfig.from_dict(found)
+                    options |= found
+                except UserError:  # other programs check values less strictly
+                    lacking.append(name)
     if lacking:
         named = ", ".join(f"{name} {quoted(generation[name])}" for name in lacking)
         logger.warning("nmt-generate does not support these search settings of the model: %s", named)
@@ -183,22 +155,3 @@ def generation_settings(search: Mapping[str, Any]) -> dict[str, Any]:
     if config.min_len:
         settings["min_length"] = config.min_len + 1
     return settings | ({"no_repeat_ngram_size": n} if (n := config.no_repeat_ngram) else {})
-
-
-def _suggestions(generation: Mapping[str, Any]) -> Iterator[tuple[str, Options | None]]:
-    """Yield each search option with the equivalent options of nmt-generate, or None if there are none."""
-    overridden = {other for name, other in _OVERRIDES.items() if name in generation}
-    for name, convert in _SEARCH.items():
-        if name in generation and name not in overridden:
-            value = generation[name]
-            options = convert(value) if type(value) in (int, float) else None
-            yield name, options if options is not None and _is_accepted(options) else None
-
-
-def _is_accepted(options: Mapping[str, Any]) -> bool:
-    """Whether nmt-generate accepts these values, which other programs may have checked less strictly."""
-    try:
-        SearchConfig(**options)
-    except UserError:
-        return False
-    return True

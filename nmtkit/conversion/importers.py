@@ -66,24 +66,25 @@ def _grown(checkpoint: Checkpoint, changed: Changed) -> Checkpoint:
 _LINES = 10_000  # of a text to encode at a time
 _SHOWN = 20  # new pieces in a message
 _LANGUAGES = ("source_lang", "target_lang")
+_WITH_MODEL = (*_LANGUAGES, "spm_model")
 IMPORTERS = (  # the first that recognizes a path reads it
     Importer(
         "a Hugging Face Marian model",
-        lambda path: model_type(path) == marian.MODEL_TYPE,
+        lambda path: model_type(path) == "marian",
         marian.from_marian,
         _LANGUAGES,
         lambda path: search_options(path, {}),
     ),
     Importer(
         "a Hugging Face M2M-100, NLLB or mBART model",
-        lambda path: model_type(path) in multilingual.MODEL_TYPES,
+        lambda path: model_type(path) in ("m2m_100", "mbart"),
         multilingual.from_multilingual,
-        (*_LANGUAGES, "spm_model"),
-        multilingual.search_defaults,
+        _WITH_MODEL,
+        lambda path: search_options(path, {}, begun=1),
     ),
     Importer(
         "a Hugging Face FSMT model",
-        lambda path: model_type(path) == fsmt.MODEL_TYPE,
+        lambda path: model_type(path) == "fsmt",
         fsmt.from_fsmt,
         _LANGUAGES,
         lambda path: search_options(path, fsmt.SEARCH_DEFAULTS),
@@ -92,32 +93,17 @@ IMPORTERS = (  # the first that recognizes a path reads it
         "a Marian model",
         lambda path: find_model(path) is not None,
         from_marian_file,
-        (*_LANGUAGES, "dict", "spm_model"),
+        (*_WITH_MODEL, "dict"),
         search_settings,
     ),
-    Importer(
-        "a CTranslate2 model",
-        lambda path: (path / MODEL_FILE).exists(),
-        from_ctranslate2,
-        (*_LANGUAGES, "spm_model"),
-    ),
-    Importer(
-        "an Eole model",
-        opennmt.is_eole,
-        opennmt.from_eole,
-        (*_LANGUAGES, "spm_model"),
-    ),
-    Importer(
-        "an OpenNMT-py checkpoint",
-        opennmt.is_opennmt,
-        opennmt.from_opennmt,
-        (*_LANGUAGES, "spm_model"),
-    ),
+    Importer("a CTranslate2 model", lambda path: (path / MODEL_FILE).exists(), from_ctranslate2, _WITH_MODEL),
+    Importer("an Eole model", opennmt.is_eole, opennmt.from_eole, _WITH_MODEL),
+    Importer("an OpenNMT-py checkpoint", opennmt.is_opennmt, opennmt.from_opennmt, _WITH_MODEL),
     Importer(
         "a fairseq checkpoint",
         lambda path: path.is_file() and begins_like_pickled(path),
         from_fairseq,
-        (*_LANGUAGES, "dict", "bpe_codes", "spm_model"),
+        (*_WITH_MODEL, "dict", "bpe_codes"),
         lambda path: {"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},  # fairseq's own defaults
         allows_unknown=False,
     ),
@@ -132,6 +118,8 @@ _OTHER_MODELS = {  # values of model_type in config.json -> what the model is, a
     "translate the transcript with a text translation model",
     "gpt2 gpt_neox gptj opt bloom llama mistral mixtral gemma gemma2 gemma3 gemma3_text phi3 qwen2 qwen3 cohere2": "a "
     "decoder-only language model, which nmtkit does not support: use vLLM or llama.cpp, or train on its translations",
+    "nllb-moe": "a mixture of experts, which nmtkit does not support: use a dense model, such as "
+    "nllb-200-distilled-1.3B",
     "bert roberta xlm-roberta": "an encoder alone, which cannot translate: use a translation model, such as OPUS-MT",
 }
 
@@ -163,8 +151,6 @@ def find_importer(path: Path, grows: bool = False) -> Importer:
             if other := next((text for types, text in _OTHER_MODELS.items() if kind in types.split()), ""):
                 raise UserError(f"{path} is {other}")
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
-            if kind == "nllb-moe":
-                raise UserError(f"{reason}: a mixture of experts: use a dense model, such as nllb-200-distilled-1.3B")
             advice = f"give {', or '.join(importer.name for importer in IMPORTERS)}"
             if files := [file for file in sorted(path.glob("*.pt")) if not _is_checkpoint(file)]:
                 advice = f"if {files[0]} is a fairseq checkpoint, give that file"
@@ -200,7 +186,6 @@ def _is_opus_archive(path: Path) -> bool:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Whether a path is an nmtkit checkpoint, by its header."""
     try:
         read_progress(path)
     except UserError:

@@ -18,10 +18,9 @@ SIZES_AND_DROPOUT: Known = dict.fromkeys(
         *("dropout", "attention_dropout", "activation_dropout"),
     )
 )
-PAPER_LAYERS: Known = {"norm_type": ("layer",), "norm_epsilon": (1e-5,), "qk_norm": (False,), "bias": (True,)}
 MARIAN: Known = {  #: Marian models of transformers
     **SIZES_AND_DROPOUT,
-    **PAPER_LAYERS,
+    **{"norm_type": ("layer",), "norm_epsilon": (1e-5,), "qk_norm": (False,), "bias": (True,)},
     **{"activation": ("relu", "gelu", "swish"), "positions": ("sinusoidal",), "norm": ("post",)},
     **{"share_embeddings": ("all", "decoder", "none", None), "output_bias": (False, True)},
     **{"embedding_scale": (None, 1.0), "embedding_norm": (False,), "source_end": (True,), "attention_window": (None,)},

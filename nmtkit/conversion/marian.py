@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion import huggingface
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.folder import read_object, read_part
-from nmtkit.conversion.huggingface import CONFIG, read_weights
-from nmtkit.conversion.huggingface_settings import DEFAULTS, check_fixed, read_settings, transformer_config
-from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_tokenizer_settings
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, are_sinusoids, assemble
+from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
+from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.spm_model import append_split_symbols, read_split_symbols
@@ -23,13 +22,11 @@ from nmtkit.text.user_symbols import check_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
-MODEL_TYPE = "marian"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
 SPECIAL_PIECES = (EOS_PIECE, UNK_PIECE, PAD_PIECE)
 
-_MAX_POSITION_ERROR = 2e-3  # for sinusoids in fp16
 _DEFAULTS: dict[str, Any] = {  # of transformers' MarianConfig
     **{**DEFAULTS, "activation_function": "gelu", "scale_embedding": False, "share_encoder_decoder_embeddings": True},
     **{"vocab_size": 58101, "pad_token_id": 58100, "decoder_start_token_id": 58100, "eos_token_id": 0},
@@ -38,11 +35,9 @@ _DEFAULTS: dict[str, Any] = {  # of transformers' MarianConfig
 _FIXED: dict[str, Any] = {
     **{"is_encoder_decoder": True, "is_decoder": False, "static_position_embeddings": True},
     **{"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False},
-    **{"force_bos_token_to_be_generated": False, "quantization_config": None},
+    **{"force_bos_token_to_be_generated": False, "quantization_config": None, "forced_bos_token_id": None},
 }
-_FIXED_TOKENIZER: dict[str, Any] = {
-    **{"eos_token": EOS_PIECE, "unk_token": UNK_PIECE, "pad_token": PAD_PIECE, "sp_model_kwargs": {}}
-}
+_FIXED_TOKENIZER = {"eos_token": EOS_PIECE, "unk_token": UNK_PIECE, "pad_token": PAD_PIECE, "sp_model_kwargs": {}}
 
 
 def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
@@ -53,50 +48,24 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
     """
     with as_user_errors(folder, "a Hugging Face Marian model"):
         settings = read_settings(folder, _DEFAULTS)
-        check_fixed(settings, _FIXED)
-        tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
+        huggingface.check_fixed(huggingface.CONFIG, settings, _FIXED)
+        tokenizer = huggingface.read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         languages = options.languages(tokenizer.get("source_lang"), tokenizer.get("target_lang"))
         config = transformer_config(settings, "sinusoidal")
-        tensors = read_weights(folder)
-        embeddings = take_embeddings(tensors, settings)
-        _drop_positions(tensors, config.d_model)
-        others = tensors.take_stacks(config)
+        tensors = huggingface.read_weights(folder)
+        # With a separate output, transformers 5 stores and uses both embeddings even if the settings share them.
+        embeddings = tensors.take_embeddings(
+            shares=settings["share_encoder_decoder_embeddings"], ties=settings["tie_word_embeddings"]
+        )
+        config, positions = take_positions(tensors, config, unused=0)
+        others = tensors.take_modules(stack_modules(config)) | positions
         tensors.refuse_rest()
-        added = read_added_tokens(folder, tokenizer, SPECIAL_PIECES)
+        added = huggingface.read_added_tokens(folder, tokenizer, SPECIAL_PIECES)
         sides = _sides(folder, settings, added, bool(tokenizer.get("separate_vocabs")))
         return assemble(config, languages, sides, embeddings, others, halves=True)
 
 
-def _vocabulary_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of rows of both matrices. As in transformers, shared ones ignore decoder_vocab_size."""
-    size = settings["vocab_size"]
-    is_shared = settings["share_encoder_decoder_embeddings"]
-    return size, size if is_shared else settings.get("decoder_vocab_size") or size
-
-
-def take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
-    """Take the embeddings and the output matrix.
-
-    With a separate output, transformers 5 stores and uses both embeddings even if config.json says they are shared.
-    """
-    return tensors.take_embeddings(
-        shares=settings["share_encoder_decoder_embeddings"],
-        ties=settings["tie_word_embeddings"],
-        scale=None if settings["scale_embedding"] else 1.0,
-    )
-
-
-def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:
-    """Remove stored sinusoids, which nmtkit computes. Raises UserError if the positions are not sinusoids."""
-    for stack in ("encoder", "decoder"):
-        name = f"{stack}.embed_positions.weight"
-        if name in tensors:
-            table = tensors.take(name)
-            if table.shape[1:] != (d_model,) or not are_sinusoids(table, "sinusoidal", _MAX_POSITION_ERROR):
-                raise UserError(f"{name} is not the table of sinusoids: other positions are not supported")
-
-
-def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], separate: bool) -> tuple[Side, Side]:
+def _sides(folder: Path, settings: Mapping[str, Any], added: dict[str, int], separate: bool) -> tuple[Side, Side]:
     """Read the tokenizers of both sides: two SentencePiece models with one vocabulary, or one each.
 
     `added` are the ids of added tokens, at which text of both sides is split.
@@ -104,11 +73,13 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
     symbols = _symbols(added)
     if separate and symbols:
         raise UserError(f"added token {quoted(symbols[0])}: not supported with separate vocabularies")
-    ids = with_added(read_vocabulary(folder / VOCABULARY), added)
-    target_ids = with_added(read_vocabulary(folder / TARGET_VOCABULARY), added) if separate else ids
-    source_size, target_size = _vocabulary_sizes(settings)
+    ids = read_vocabulary(folder / VOCABULARY) | added
+    target_ids = read_vocabulary(folder / TARGET_VOCABULARY) | added if separate else ids
+    source_size = target_size = settings["vocab_size"]
+    if not settings["share_encoder_decoder_embeddings"]:  # as in transformers, shared matrices ignore the other size
+        target_size = settings.get("decoder_vocab_size") or source_size
     if not separate and target_size != source_size:
-        raise UserError(f"{CONFIG}: vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
+        raise UserError(f"vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
     eos, pad, start = (settings[f"{name}_token_id"] for name in ("eos", "pad", "decoder_start"))
     if target_ids.get(EOS_PIECE) != eos:
         raise UserError(f"eos_token_id is {quoted(eos)}, not the id of {EOS_PIECE} in the vocabulary")
@@ -128,29 +99,19 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read a vocabulary, piece -> id. Raises UserError unless it has EOS and UNK, and a distinct id for each piece."""
+    """Read a vocabulary, piece -> id. Raises UserError unless each piece has its own id."""
     ids = read_object(path)
     if not all(type(number) is int for number in ids.values()) or len(set(ids.values())) < len(ids):
         raise UserError(f"{path.name} is not a list of pieces with distinct ids")
-    for piece in (EOS_PIECE, UNK_PIECE):
-        if piece not in ids:
-            raise UserError(f"{path.name} has no {piece}")
     return ids
 
 
 def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
-    """Read a SentencePiece model, and add split symbols. Raises UserError if nmtkit exported it with different ones."""
-    model = read_part(path)
-    try:
+    """Read a SentencePiece model, and add the split symbols that it lacks."""
+    with as_user_errors(path, "a SentencePiece model"):
+        model = read_part(path)
         stored = read_split_symbols(model)
-    except ValueError as error:
-        raise UserError(f"{path.name} is {error}") from error
-    if not stored:
-        return append_split_symbols(model, symbols)
-    if set(stored) != set(symbols):
-        listed, added = " ".join(stored), " ".join(symbols) or "no added tokens"
-        raise UserError(f"{path.name} has the split symbols {listed:.60}, but the tokenizer has {added:.60}")
-    return model
+    return append_split_symbols(model, [symbol for symbol in symbols if symbol not in stored])
 
 
 def _symbols(added: Mapping[str, int]) -> list[str]:
@@ -163,17 +124,6 @@ def _symbols(added: Mapping[str, int]) -> list[str]:
     return symbols
 
 
-def with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]:
-    """Add tokens to a vocabulary, piece -> id. Raises UserError if one is a piece with a different id."""
-    pieces = {number: piece for piece, number in ids.items()}
-    for token, number in added.items():
-        if ids.get(token, number) != number:
-            raise UserError(f"added token {quoted(token)}: its id is {number}, but {ids[token]} in the vocabulary")
-        if pieces.get(number, token) != token:
-            raise UserError(f"added token {quoted(token)}: its id {number} belongs to {quoted(pieces[number])}")
-    return {**ids, **added}
-
-
 def renumber(
     ids: Mapping[str, int], size: int, start: int | None, pad: int | None
 ) -> tuple[Vocabulary, list[int | None]]:
@@ -183,7 +133,7 @@ def renumber(
     """
     pieces = {number: piece for piece, number in ids.items()}
     if not all(0 <= number < size for number in (*pieces, 0 if start is None else start)):
-        raise UserError(f"the vocabulary has ids that are not below {size}, the size in {CONFIG}")
+        raise UserError(f"the vocabulary has ids that are not below {size}, the size in {huggingface.CONFIG}")
     eos, unk = ids[EOS_PIECE], ids[UNK_PIECE]
     others = [number for number in range(size) if number not in (eos, unk, start, pad)]
     named = [pieces.get(number, EOS_PIECE) for number in others]

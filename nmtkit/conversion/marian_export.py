@@ -118,7 +118,6 @@ def _tensors(
 
 
 def _settings(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Any]:
-    """Return the settings of a model with these weights (…)."""
     is_shared, is_tied = "shared.weight" in tensors, "lm_head.weight" not in tensors
     return {
         **{name: values[0] for name, values in fixed(bool(config.decoder_recurrence)).items()},

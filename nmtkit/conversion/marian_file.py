@@ -144,7 +144,6 @@ def to_yaml(settings: Mapping[str, Any]) -> str:
 
 
 def _names(encoder_layers: int, decoder_layers: int) -> dict[str, str]:
-    """Return Marian's name for each name in transformers."""
     names = dict(MATRICES)
     for stack, layers in (("encoder", encoder_layers), ("decoder", decoder_layers)):
         for number in range(layers):

@@ -24,7 +24,7 @@ from nmtkit.conversion.marian_file import (
     parse_settings,
     read_marian,
 )
-from nmtkit.conversion.weights import MASK, OUTPUT, SHARED, ForeignWeights, Side, assemble
+from nmtkit.conversion.weights import MASK, OUTPUT, SHARED, ForeignWeights, Side, assemble, stack_modules
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
@@ -45,8 +45,8 @@ def from_marian_file(path: Path, options: ImportConfig) -> Checkpoint:
         tensors, settings = read_marian(path)
         config = _transformer_config(settings)
         weights = ForeignWeights(tensors)
-        embeddings = weights.take_embeddings(shares=SHARED in weights, ties=OUTPUT not in weights, scale=None)
-        others = weights.take_stacks(config)
+        embeddings = weights.take_embeddings(shares=SHARED in weights, ties=OUTPUT not in weights)
+        others = weights.take_modules(stack_modules(config))
         weights.refuse_rest()
         beside = _decoder_settings(path).get("vocabs", ())
         paths = options.dict or tuple(path.with_name(Path(name).name) for name in beside)

@@ -10,20 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion import huggingface
 from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.fairseq_tokenizers import SPECIAL_PIECES
 from nmtkit.conversion.folder import read_object, read_part
-from nmtkit.conversion.huggingface import CONFIG, model_type, read_weights
-from nmtkit.conversion.huggingface_settings import (
-    DEFAULTS,
-    Options,
-    check_fixed,
-    read_settings,
-    search_options,
-    transformer_config,
-)
-from nmtkit.conversion.huggingface_tokenizer import ANY, read_added_tokens, read_tokenizer_settings
-from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber, take_embeddings, with_added
-from nmtkit.conversion.weights import Side, assemble, take_positions
+from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
+from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber
+from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import SEVERAL, find_code
@@ -32,7 +25,6 @@ from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
 from nmtkit.wording import quoted
 
 SPM_MODEL, MASK_PIECE = "sentencepiece.bpe.model", "<mask>"
-SPECIAL_PIECES = ("<s>", "<pad>", "</s>", "<unk>")  #: the ids from 0 on; those of nmtkit have another order
 _SPM_SPECIALS = ["<unk>", "<s>", "</s>"]
 _CODE = re.compile(r"[a-z]{2,}_[A-Za-z0-9_]+|__[a-z]+__")
 _LATIN = "_Latn"
@@ -86,16 +78,14 @@ _MBART = Family(
     defaults=(("activation_function", "gelu"), ("scale_embedding", False), ("attention_dropout", 0.0)),
 )
 FAMILIES = (_M2M, _NLLB, _MBART)
-MODEL_TYPES = ("m2m_100", "mbart")
 IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}  #: of all families
 _REQUIRED: dict[str, Any] = {**IDS, "is_encoder_decoder": True, "quantization_config": None}  # only these values
-_DEFAULTS: dict[str, Any] = {  # of transformers' M2M100Config
-    **{**DEFAULTS, "vocab_size": 0, "attention_dropout": 0.1, "share_encoder_decoder_embeddings": True}
-}
+# Of transformers' M2M100Config.
+_DEFAULTS = DEFAULTS | {"vocab_size": 0, "attention_dropout": 0.1, "share_encoder_decoder_embeddings": True}
 _FIXED_TOKENIZER: dict[str, Any] = {
     **{"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"},
     **{"unk_token": "<unk>", "mask_token": MASK_PIECE, "sp_model_kwargs": {}, "legacy_behaviour": False},
-    **{"additional_special_tokens": ANY, "extra_special_tokens": ANY},
+    **{"additional_special_tokens": huggingface.ANY, "extra_special_tokens": huggingface.ANY},
 }
 
 
@@ -105,34 +95,30 @@ def from_multilingual(folder: Path, options: ImportConfig) -> Checkpoint:
     Raises UserError for missing or damaged files and unsupported features.
     """
     with as_user_errors(folder, "a multilingual model"):
-        tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
+        tokenizer = huggingface.read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         family = _family(folder, tokenizer)
-        settings = read_settings(folder, {**_REQUIRED, **_DEFAULTS, **dict(family.defaults)}, ["forced_bos_token_id"])
-        check_fixed(settings, _REQUIRED)
-        side, codes = _side(folder, family, settings["vocab_size"], read_added_tokens(folder, tokenizer, None), options)
+        settings = read_settings(folder, {**_REQUIRED, **_DEFAULTS, **dict(family.defaults)})
+        huggingface.check_fixed(huggingface.CONFIG, settings, _REQUIRED)
+        added = huggingface.read_added_tokens(folder, tokenizer, None)
+        side, codes = _side(folder, family, settings["vocab_size"], added, options)
         languages = _languages(settings["forced_bos_token_id"], codes, options)
-        config = transformer_config(settings, "fairseq")
+        config = transformer_config(settings, "learned" if family.is_bart else "fairseq")
         config = replace(config, norm="pre", embedding_norm=family.is_bart)
-        tensors = read_weights(folder)
+        tensors = huggingface.read_weights(folder)
         tensors.drop(lambda name: name.endswith((".embed_positions.weights", "._float_tensor")))  # of early releases
-        others = tensors.take_stacks(config)
-        if family.is_bart:
-            config, positions = take_positions(tensors, config)
-            others |= positions
-        embeddings = take_embeddings(tensors, settings)
+        config, positions = take_positions(tensors, config)
+        others = tensors.take_modules(stack_modules(config)) | positions
+        embeddings = tensors.take_embeddings(
+            shares=settings["share_encoder_decoder_embeddings"], ties=settings["tie_word_embeddings"]
+        )
         tensors.refuse_rest()
         return assemble(config, languages, (side, side), embeddings, others, halves=not family.is_bart)
 
 
-def search_defaults(folder: Path) -> Options:
-    """Return options of nmt-generate that search like the folder's generation defaults."""
-    return search_options(folder, {}, begun=1)
-
-
 def _family(folder: Path, tokenizer: Mapping[str, Any]) -> Family:
     """Find the family of a folder. Raises UserError for others with the same architecture, such as mBART-25."""
-    kind = model_type(folder)
-    named = tokenizer.get("tokenizer_class") or read_object(folder / CONFIG).get("tokenizer_class")
+    kind = huggingface.model_type(folder)
+    named = tokenizer.get("tokenizer_class") or read_object(folder / huggingface.CONFIG).get("tokenizer_class")
     named = None if named is None else str(named).removesuffix("Fast")
     for family in FAMILIES:
         fits = family.model_type == kind and family.has_vocabulary == (folder / VOCABULARY).exists()
@@ -152,19 +138,15 @@ def _side(
     path = options.spm_model[0] if options.spm_model else folder / SPM_MODEL
     if not path.exists():
         raise UserError(f"{path.name} is missing: give that of the original model with --spm-model")
-    model = read_part(path)
-    try:
+    with as_user_errors(path, "a SentencePiece model"):
+        model = read_part(path)
         pieces = [piece.text for piece in read_model(model)[1]]
-    except ValueError as error:
-        raise UserError(f"{path.name} is {error}") from error
     if family.has_vocabulary:
         ids = read_vocabulary(folder / VOCABULARY)
     elif pieces[: len(_SPM_SPECIALS)] != _SPM_SPECIALS:
         raise UserError(f"{path.name} does not begin with the pieces {' '.join(_SPM_SPECIALS)}")
     else:
         ids = {piece: number for number, piece in enumerate([*SPECIAL_PIECES, *pieces[len(_SPM_SPECIALS) :]])}
-    if [ids.get(piece) for piece in SPECIAL_PIECES] != list(range(len(SPECIAL_PIECES))):
-        raise UserError(f"{VOCABULARY}: its first pieces are not {' '.join(SPECIAL_PIECES)}")
     masks = () if family.has_vocabulary else (MASK_PIECE,)
     usual = {token: number for number, token in enumerate((*family.codes, *masks), len(ids))}
     found = {**usual, **{token: number for token, number in added.items() if token not in SPECIAL_PIECES}}
@@ -174,7 +156,7 @@ def _side(
     codes = {token: number for token, number in found.items() if token != MASK_PIECE}
     if unknown := [code for code in codes if not _CODE.fullmatch(code)]:
         raise UserError(f"added token {quoted(unknown[0])}: only language codes are supported")
-    vocabulary, rows = renumber(with_added(ids, found), size, ids["</s>"], ids["<pad>"])
+    vocabulary, rows = renumber(ids | found, size, ids["</s>"], ids["<pad>"])
     return Side(SentencePieceVocabTokenizer(vocabulary, append_language_codes(model, codes)), rows, size), codes
 
 

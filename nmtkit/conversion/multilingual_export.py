@@ -6,20 +6,13 @@ import torch
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.fairseq_tokenizers import SPECIAL_PIECES
 from nmtkit.conversion.heads import with_full_heads
-from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
+from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, added_tokens
 from nmtkit.conversion.huggingface_settings import settings_of
-from nmtkit.conversion.huggingface_tokenizer import added_tokens
 from nmtkit.conversion.known import MARIAN, Known, check_known
 from nmtkit.conversion.marian import VOCABULARY
-from nmtkit.conversion.multilingual import (
-    FAMILIES,
-    IDS,
-    MASK_PIECE,
-    SPECIAL_PIECES,
-    SPM_MODEL,
-    Family,
-)
+from nmtkit.conversion.multilingual import FAMILIES, IDS, MASK_PIECE, SPM_MODEL, Family
 from nmtkit.conversion.weights import POSITION_OFFSET, alternating, permute_width, stack_tensors
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
@@ -98,7 +91,6 @@ def multilingual_parts(checkpoint: Checkpoint) -> Parts:
 
 
 def _family(checkpoint: Checkpoint) -> Family:
-    """Find the family of a model with language codes. Raises UserError if its codes are of none."""
     codes, is_bart = set(checkpoint.source.language_codes), getattr(checkpoint.model_config, "embedding_norm", False)
     found = [family for family in FAMILIES if family.is_bart == is_bart and codes.issuperset(family.codes)]
     if not found or not checkpoint.joined:

@@ -5,8 +5,8 @@ All are pre-norm, their sources have no </s>, and their linear layers usually ha
 
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from nmtkit.conversion.fairseq_tokenizers import joint, tokenizers_of
 from nmtkit.conversion.folder import read_object
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
-from nmtkit.conversion.weights import DECODER_LAYER, ForeignWeights, Side, assemble
+from nmtkit.conversion.weights import LAYER, ForeignWeights, Side, assemble, stack_modules
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
@@ -55,21 +55,8 @@ _RENAMED = tuple(  # names of OpenNMT-py, then of Eole -> the names of fairseq
         (r"\.(feed_forward\.w_2|mlp\.down_proj)\.", ".fc2."),
     )
 )
-_MODULES = {module for part in DECODER_LAYER.values() for module in part if not module.endswith("norm")}
+_MODULES = {module for part in LAYER.values() for module in part if not module.endswith("norm")}
 _LINEAR = re.compile(rf".+\.({'|'.join(sorted(_MODULES))})\.weight")
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A model with its options by the names of OpenNMT-py. `transforms` are those that prepared the text."""
-
-    options: Mapping[str, Any]
-    tensors: Mapping[str, Tensor]
-    pieces: tuple[Sequence[str], Sequence[str]]
-    start: str  #: the piece before each output
-    transforms: Sequence[str]
-    search: dict[str, Any]  #: default options of nmt-generate
-    spm_files: tuple[Path, ...] = ()
 
 
 def is_opennmt(path: Path) -> bool:
@@ -99,13 +86,12 @@ def from_opennmt(path: Path, options: ImportConfig) -> Checkpoint:
             tensors |= {f"generator.{name}": tensor for name, tensor in output.items()}
         else:
             tensors = read_tensors(path.with_suffix(".safetensors"))
-        pieces, search = (vocabularies["src"], vocabularies["tgt"]), _SEARCH
-        if isinstance(pieces[0], ForeignObject):  # a field of torchtext, in version 2
-            pieces, search = (_pieces(pieces[0]), _pieces(pieces[1])), _SEARCH_2
-            given = {**given, "hidden_size": given["enc_rnn_size"]}
-        start = vocabularies.get("decoder_start_token", "<s>")
-        model = _Model(given, tensors, pieces, start, sorted(given.get("_all_transform", ())), search)
-        return _convert(model, options)
+        search = _SEARCH
+        if isinstance(vocabularies["src"], ForeignObject):  # a field of torchtext, in version 2
+            vocabularies = {side: _pieces(vocabularies[side]) for side in ("src", "tgt")}
+            search, given = _SEARCH_2, {**given, "hidden_size": given["enc_rnn_size"]}
+        transforms = sorted(given.get("_all_transform", ()))
+        return replace(_convert(given, tensors, vocabularies, transforms, options), search=search)
 
 
 def _pieces(field: Any) -> Sequence[str]:
@@ -126,55 +112,45 @@ def from_eole(folder: Path, options: ImportConfig) -> Checkpoint:
         given |= {"enc_layers": encoder.get("layers", 2), "dec_layers": decoder.get("layers", 2)}
         given["pos_ffn_activation_fn"] = given.get("mlp_activation_fn", "relu")
         given.setdefault("norm_eps", 1e-5)
-        for name in (
-            "heads",
-            "hidden_size",
-            "transformer_ff",
-            "mlp_activation_fn",
-            "norm_eps",
-            "position_encoding_type",
-        ):
+        equal = ("heads", "hidden_size", "transformer_ff", "mlp_activation_fn", "norm_eps", "position_encoding_type")
+        for name in equal:
             if encoder.get(name) != decoder.get(name):
                 raise UserError(f"config.json: {name} differs between encoder and decoder, which is not supported")
         tensors: dict[str, Tensor] = {}
         for file in sorted(folder.glob("model.*.safetensors")):
             tensors |= read_tensors(file)
-        transforms = config.get("transforms") or ()
         named = config.get("transforms_configs", {}).get("sentencepiece", {})
         names = [named.get(f"{side}_subword_model") or "" for side in ("src", "tgt")]
         files = tuple(folder / name.rpartition("/")[2] for name in names if name)
-        model = _Model(
-            given,
-            tensors,
-            (vocabularies["src"], vocabularies["tgt"]),
-            vocabularies.get("decoder_start_token", "<s>"),
-            transforms,
-            _SEARCH,
-            files if len(files) == 2 and all(map(Path.is_file, files)) else (),
-        )
-        return _convert(model, options)
+        if not options.spm_model and len(files) == 2 and all(map(Path.is_file, files)):
+            options = replace(options, spm_model=files)
+        return replace(_convert(given, tensors, vocabularies, config.get("transforms") or (), options), search=_SEARCH)
 
 
-def _convert(model: _Model, options: ImportConfig) -> Checkpoint:
-    config = _config(model.options)
-    languages = options.languages(model.options.get("src_lang") or None, model.options.get("tgt_lang") or None)
-    sides = _sides(model, options)
-    weights = ForeignWeights(_with_new_names(model.tensors))
-    weights.drop(lambda name: name.endswith(".pe.pe"))
-    for name in [f"decoder.layers.{number}.layer_scalar" for number in range(config.decoder_layers)]:
-        if name in weights and not bool((weights.take(name) == 1).all()):
-            raise UserError(f"{name} is not 1, which is not supported")
-    others = weights.take_stacks(config)
+def _convert(
+    given: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    vocabularies: Mapping[str, Any],
+    transforms: Iterable[str],
+    options: ImportConfig,
+) -> Checkpoint:
+    """Convert a model with options, weights and vocabularies by the names of OpenNMT-py. `transforms` are those that
+    prepared its training text."""
+    config = _config(given)
+    languages = options.languages(given.get("src_lang") or None, given.get("tgt_lang") or None)
+    if not options.spm_model:
+        logger.info("transforms of its training text: %s", ", ".join(transforms) or "none")
+    sides = _sides(vocabularies, options.spm_model)
+    weights = ForeignWeights(_with_new_names(tensors))
+    weights.drop(lambda name: name.endswith((".pe.pe", ".layer_scalar")))  # sinusoids; 1 in translation models
+    others = weights.take_modules(stack_modules(config))
     shares, ties = "decoder.embed_tokens.weight" not in weights, "generator.weight" not in weights
-    embeddings = weights.take_embeddings(
-        shares=shares, ties=ties, scale=None, output="generator.weight", bias="generator.bias"
-    )
+    embeddings = weights.take_embeddings(shares=shares, ties=ties, output="generator.weight", bias="generator.bias")
     weights.refuse_rest()
-    return replace(assemble(config, languages, sides, embeddings, others, halves=False), search=model.search)
+    return assemble(config, languages, sides, embeddings, others, halves=False)
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:
-    """Convert options to nmtkit's. Raises UserError for unsupported ones."""
     for name, supported in _FIXED.items():
         if name in given and given[name] not in supported:
             raise UserError(f"{name} is {quoted(given[name])}, only {quoted(supported[0])} is supported")
@@ -214,17 +190,13 @@ def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _sides(model: _Model, options: ImportConfig) -> tuple[Side, Side]:
-    """Return both sides, with SentencePiece models from `options` or the model. Without them, text is segmented."""
-    special = {"<unk>", "<blank>", "</s>", model.start, *SPECIALS}
-    numbers = [{piece: number for number, piece in enumerate(pieces)} for pieces in model.pieces]
-    rests = [[piece for piece in pieces if piece not in special] for pieces in model.pieces]
-    vocabularies = joint((Vocabulary([*SPECIALS, *rests[0]]), Vocabulary([*SPECIALS, *rests[1]])))
-    files = options.spm_model or model.spm_files
-    tokenizers = tokenizers_of(vocabularies, files)
-    if not files:
-        logger.info("transforms of its training text: %s", ", ".join(model.transforms) or "none")
-    names = ("<blank>", "<unk>", model.start, "</s>")
+def _sides(vocabularies: Mapping[str, Any], files: Sequence[Path]) -> tuple[Side, Side]:
+    """Return both sides, with SentencePiece models from `files`. Without them, text is segmented."""
+    names = ("<blank>", "<unk>", vocabularies.get("decoder_start_token", "<s>"), "</s>")
+    pieces = [vocabularies[side] for side in ("src", "tgt")]
+    rests = [[piece for piece in side if piece not in {*names, *SPECIALS}] for side in pieces]
+    tokenizers = tokenizers_of(joint((Vocabulary([*SPECIALS, *rests[0]]), Vocabulary([*SPECIALS, *rests[1]]))), files)
+    numbers = [{piece: number for number, piece in enumerate(side)} for side in pieces]
     source, target = (
         Side(tokenizer, [ids.get(piece) for piece in (*names, *rest)], len(ids))
         for tokenizer, ids, rest in zip(tokenizers, numbers, rests, strict=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from nmtkit.checkpoint import (
@@ -20,11 +19,9 @@ from nmtkit.checkpoint import (
 from nmtkit.conversion.folder import add_tokenizers, export_folder, read_part
 from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
-from nmtkit.model.parameters import check_finite, check_names, check_weights
+from nmtkit.model.parameters import check_finite, check_weights
 from nmtkit.model.weights import as_arrays, as_tensors
 from nmtkit.storage.archive import as_user_errors, parse_header
-
-_CONVERTED_DTYPES = (torch.float16, torch.bfloat16, torch.float64)  # as other programs may write
 
 
 def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
@@ -58,12 +55,11 @@ def from_safetensors(folder: Path) -> Checkpoint:
         header = parse_header(read_part(folder / SAFETENSORS_HEADER))
         tensors = read_tensors(folder / SAFETENSORS_FILE)
         checkpoint = from_header(header, tokenizer_files, lambda name: read_part(folder / name))
-        shapes = checkpoint.parameter_shapes()
-        check_names(tensors, shapes)
-        weights = as_arrays({name: _to_float32(tensors[name], shape) for name, shape in shapes.items()})
+        floats = {name: each.float() if each.is_floating_point() else each for name, each in tensors.items()}
+        weights, shapes = as_arrays(floats), checkpoint.parameter_shapes()
         check_weights(weights, shapes)
         check_finite(weights)
-    return dataclasses.replace(checkpoint, weights=weights)
+    return dataclasses.replace(checkpoint, weights={name: weights[name] for name in shapes})
 
 
 def serialize_tensors(tensors: Mapping[str, Tensor]) -> bytes:
@@ -81,13 +77,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except library.SafetensorError as error:
         raise UserError(f"{path.name} is damaged ({error})") from error
     return tensors
-
-
-def _to_float32(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Convert a weight if it has the expected shape; else return it unchanged, to save memory."""
-    if weight.dtype == torch.bfloat16 or (weight.dtype in _CONVERTED_DTYPES and weight.shape == shape):
-        return weight.float()
-    return weight
 
 
 def _import_safetensors() -> Any:

@@ -25,29 +25,25 @@ POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"  #: names in transformers
 _SOURCE, _TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 POSITION_OFFSET = 2  #: unused rows before fairseq's positions
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+POSITION_ERROR = 2.5e-3  #: of sinusoids: rounding to bfloat16, or of large angles in float32
 MASK = -1e4  #: bias of ids that are never output: gives probability 0 in all number formats, including fp16
 _FLOAT32_STEP = 2**-23  # a scale may be stored in float32
 
 Parts = Mapping[str, tuple[str, ...]]  # nmtkit's module -> foreign modules whose rows it concatenates
 
-# fairseq's names, which models of transformers also use.
-ENCODER_LAYER: Parts = {
+# fairseq's names of a decoder layer, which models of transformers also use. An encoder layer lacks cross-attention.
+LAYER: Parts = {
     "self_attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attention.out": ("self_attn.out_proj",),
     "around_self_attention.norm": ("self_attn_layer_norm",),
-    "feed_forward.inner": ("fc1",),
-    "feed_forward.outer": ("fc2",),
-    "around_feed_forward.norm": ("final_layer_norm",),
-}
-DECODER_LAYER: Parts = {
-    **ENCODER_LAYER,
     "cross_attention.q": ("encoder_attn.q_proj",),
     "cross_attention.kv": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
     "cross_attention.out": ("encoder_attn.out_proj",),
     "around_cross_attention.norm": ("encoder_attn_layer_norm",),
+    "feed_forward.inner": ("fc1",),
+    "feed_forward.outer": ("fc2",),
+    "around_feed_forward.norm": ("final_layer_norm",),
 }
-
 _SSRU: Parts = {  # in place of self-attention, with names of nmtkit's own
     "self_attention.value": ("rnn.value",),
     "self_attention.gate": ("rnn.gate",),
@@ -65,20 +61,29 @@ _D_ROWS = (
 )
 
 
-def decoder_layer(config: TransformerConfig) -> Parts:
-    """Return the modules of a decoder layer with these options."""
-    if not config.decoder_recurrence:
-        return DECODER_LAYER
-    return {**{ours: theirs for ours, theirs in DECODER_LAYER.items() if "self_attention" not in ours}, **_SSRU}
+def stack_modules(config: TransformerConfig, layer: Parts = LAYER, form: str = "{}.layers.{}.") -> Parts:
+    """Return the foreign modules of both stacks by nmtkit's names.
 
-
-def stack_norms(config: TransformerConfig) -> dict[str, str]:
-    """Return fairseq's names of the layer norms outside layers, by nmtkit's names."""
-    stacks = {"encoder": "source", "decoder": "target"}
-    found = {f"{stack}_norm": f"{stack}.layer_norm" for stack in stacks if config.norm == "pre"}
-    return found | {
-        f"{side}_norm": f"{stack}.layernorm_embedding" for stack, side in stacks.items() if config.embedding_norm
-    }
+    `layer` has the foreign names in a decoder layer, and `form` is the format of the prefix of each layer.
+    """
+    encoder = {ours: theirs for ours, theirs in layer.items() if "cross_attention" not in ours}
+    decoder = layer
+    if config.decoder_recurrence:
+        decoder = {**{ours: theirs for ours, theirs in layer.items() if "self_attention" not in ours}, **_SSRU}
+    modules: dict[str, tuple[str, ...]] = {}
+    for stack, side, count, own in (
+        ("encoder", "source", config.encoder_layers, encoder),
+        ("decoder", "target", config.decoder_layers, decoder),
+    ):
+        for number in range(count):
+            prefix = form.format(stack, number)
+            for ours, theirs in own.items():
+                modules[f"{stack}.{number}.{ours}"] = tuple(prefix + module for module in theirs)
+        if config.norm == "pre":
+            modules[f"{stack}_norm"] = (f"{stack}.layer_norm",)
+        if config.embedding_norm:
+            modules[f"{side}_norm"] = (f"{stack}.layernorm_embedding",)
+    return modules
 
 
 class ForeignWeights:
@@ -95,7 +100,7 @@ class ForeignWeights:
         if name not in self._tensors:
             raise UserError(f"the weight {name} is missing")
         tensor = self._tensors.pop(name)
-        if tensor.dtype not in _FLOATS:
+        if not tensor.is_floating_point():
             raise UserError(f"the weight {name} is {tensor.dtype}: nmtkit imports only floating-point weights")
         return tensor.float()
 
@@ -108,32 +113,17 @@ class ForeignWeights:
         for name in sorted(self._tensors):
             raise UserError(f"the weight {name} has no counterpart in nmtkit's Transformer: the model is not supported")
 
-    def take_linear(self, ours: str, theirs: Sequence[str]) -> dict[str, Tensor]:
-        """Take modules `theirs`, and return weight (outputs, inputs) and bias (outputs,) of module `ours`, by name."""
+    def take_modules(self, modules: Parts) -> dict[str, Tensor]:
+        """Take the modules from `stack_modules`, and return their weights (…) and biases by nmtkit's names."""
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{module}.{part}") for module in theirs])
+            for ours, theirs in modules.items()
             for part in ("weight", "bias")
             if part == "weight" or not ours.endswith(_WITHOUT_BIAS)
         }
 
-    def take_layers(self, stack: str, count: int, form: str, parts: Parts) -> dict[str, Tensor]:
-        """Take the weights (…) of all layers of a stack, by nmtkit's names. `form` is a format of foreign prefixes."""
-        taken: dict[str, Tensor] = {}
-        for number in range(count):
-            prefix = form.format(stack=stack, number=number)
-            for ours, theirs in parts.items():
-                taken |= self.take_linear(f"{stack}.{number}.{ours}", [prefix + module for module in theirs])
-        return taken
-
-    def take_stacks(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """Take the weights (…) of both stacks, stored under fairseq's names, and return them by nmtkit's names."""
-        form = "{stack}.layers.{number}."
-        taken = self.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
-        taken |= self.take_layers("decoder", config.decoder_layers, form, decoder_layer(config))
-        return taken | self.take_norms(config)
-
     def take_embeddings(
-        self, *, shares: bool, ties: bool, scale: float | None, output: str = OUTPUT, bias: str = "final_logits_bias"
+        self, *, shares: bool, ties: bool, output: str = OUTPUT, bias: str = "final_logits_bias"
     ) -> "Embeddings":
         """Take both embeddings, the matrix `output`, and its `bias` if it is stored.
 
@@ -152,30 +142,12 @@ class ForeignWeights:
             return found[chosen] if chosen in found else self.take(chosen)
 
         offset = self.take(bias) if bias in self else None
-        return Embeddings(first(_SOURCE), first(_TARGET), first(output), offset, scale)
-
-    def take_norms(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """Take the layer norms outside layers, stored under fairseq's names, and return them by nmtkit's names."""
-        taken: dict[str, Tensor] = {}
-        for ours, theirs in stack_norms(config).items():
-            if theirs.endswith(".layer_norm") and f"{theirs}.weight" not in self:
-                stack = theirs.partition(".")[0]
-                raise UserError(f"pre-norm without a layer norm after the {stack} is not supported")
-            taken |= self.take_linear(ours, [theirs])
-        return taken
+        return Embeddings(first(_SOURCE), first(_TARGET), first(output), offset)
 
 
 def stack_tensors(weights: Mapping[str, Tensor], config: TransformerConfig) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights (…) of both stacks under fairseq's names: the inverse of `ForeignWeights.take_stacks`."""
-    parts: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in stack_norms(config).items()}
-    for stack, count, layer in (
-        ("encoder", config.encoder_layers, ENCODER_LAYER),
-        ("decoder", config.decoder_layers, decoder_layer(config)),
-    ):
-        for number in range(count):
-            for ours, theirs in layer.items():
-                parts[f"{stack}.{number}.{ours}"] = tuple(f"{stack}.layers.{number}.{module}" for module in theirs)
-    for ours, theirs in parts.items():
+    """Yield the weights (…) of both stacks under fairseq's names: the inverse of `ForeignWeights.take_modules`."""
+    for ours, theirs in stack_modules(config).items():
         for part in ("weight", "bias"):
             if f"{ours}.{part}" in weights:
                 for module, chunk in zip(theirs, weights[f"{ours}.{part}"].chunk(len(theirs)), strict=True):
@@ -190,7 +162,6 @@ class Embeddings:
     target: Tensor
     output: Tensor
     bias: Tensor | None = None
-    scale: float | None = None  #: factor of embeddings before the first layer; None for √D
 
 
 @dataclass(frozen=True)
@@ -220,8 +191,8 @@ def assemble(
     tokenizers = (sides[0].tokenizer, sides[1].tokenizer)
     matrices, sharing = _embedding_weights(embeddings, sides, shares_vocabulary(*tokenizers))
     weights = {**matrices, **others}
-    scale = embeddings.scale
-    if scale is not None and math.isclose(scale, config.input_scale, rel_tol=_FLOAT32_STEP):
+    scale = config.embedding_scale
+    if scale is not None and math.isclose(scale, config.d_model**0.5, rel_tol=_FLOAT32_STEP):
         scale = None
     bias = "projection_bias" in weights
     config = replace(config, share_embeddings=sharing, output_bias=bias, embedding_scale=scale)
@@ -240,14 +211,25 @@ def sines_first(table: Tensor) -> Tensor:
     return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
 
-def are_sinusoids(table: Tensor, form: str, tolerance: float) -> bool:
-    """Whether a table (length, D) contains the sinusoids of this form, all sines before all cosines."""
-    return torch.allclose(table, sines_first(sinusoids(len(table), table.size(1), form)), rtol=0, atol=tolerance)
+def take_positions(
+    weights: ForeignWeights, config: TransformerConfig, unused: int = POSITION_OFFSET
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """Take the tables of positions of both stacks, if they are stored, without their `unused` first rows.
 
-
-def take_positions(weights: ForeignWeights, config: TransformerConfig) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """Take fairseq's tables of learned positions without their two unused first rows; see `with_positions`."""
-    return with_positions(config, *(weights.take(name)[POSITION_OFFSET:] for name in POSITIONS))
+    Return the options, with learned positions unless the tables are the sinusoids of `config`, and the tables by
+    nmtkit's names. Raises UserError if only one is stored, or if their width is not D.
+    """
+    if config.positions != "learned" and not any(name in weights for name in POSITIONS):
+        return config, {}
+    tables = [weights.take(name)[unused:] for name in POSITIONS]
+    if any(table.shape[1:] != (config.d_model,) for table in tables):
+        raise UserError(f"the positions do not have the width of the embeddings, {config.d_model}")
+    if config.positions != "learned":
+        expected = sines_first(sinusoids(max(map(len, tables)), config.d_model, config.positions))
+        if all(torch.allclose(table, expected[: len(table)], rtol=0, atol=POSITION_ERROR) for table in tables):
+            return config, {}
+        logger.info("the positions differ from sinusoids: imported as learned positions")
+    return with_positions(config, *tables)
 
 
 def with_positions(

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import dropout
-from nmtkit.model.packed_attention import Packing, Padding, ShortSentences, attend_packed
+from nmtkit.model.packed_attention import Packing, Padding, attend_packed
 from nmtkit.model.residual import RMSNorm
-from nmtkit.model.short_attention import Sizes, attend_short, attend_short_packed, serves
+from nmtkit.model.short_attention import Sizes, attend_short, serves
 
 
 def attend(
@@ -129,8 +129,8 @@ class SelfAttention(nn.Module):
     def _attend_packed(self, qkv: Tensor, packing: Packing) -> Tensor:
         """Compute all heads (T, H·V) of packed sentences from their projections (T, 2·H·K + H·V)."""
         attention = packing.attention
-        if isinstance(attention, ShortSentences):
-            return attend_short_packed((qkv,), self.sizes, attention.starts, attention.starts, self.causal)
+        if attention is None:
+            return attend_short((qkv,), self.sizes, self.causal, starts=(packing.starts[:-1],) * 2)
         if isinstance(attention, Padding):
             groups = zip(attention.pad(qkv), attention.masks, strict=True)
             return attention.pack(self._attend(x, None if self.causal else mask, None) for x, mask in groups)
@@ -143,7 +143,7 @@ class SelfAttention(nn.Module):
         rate = self.dropout_rate if self.training else 0.0
         plain = record is None and rate == 0.0 and self.window is None
         if plain and not (self.causal and mask is not None) and serves((qkv,), mask):
-            return attend_short((qkv,), self.sizes, mask, self.causal)
+            return attend_short((qkv,), self.sizes, self.causal, mask)
         q, k, v = (split_heads(x, self.heads) for x in torch.split(qkv, list(self.widths), dim=-1))
         if self.window is not None and record is None and q.size(2) > 2 * self.window:
             heads = attend_blockwise(q, k, v, mask, self.window, self.causal, rate)
@@ -222,9 +222,8 @@ class CrossAttention(nn.Module):
     def _attend_packed(self, q: Tensor, kv: Tensor, source: Packing, target: Packing) -> Tensor:
         """Compute all heads (T, H·V) of packed sentences from queries (T, H·K), keys and values (S, H·K + H·V)."""
         queries, keys = target.attention, source.attention
-        if isinstance(queries, ShortSentences):
-            assert isinstance(keys, ShortSentences)
-            return attend_short_packed((q, kv), self.sizes, queries.starts, keys.starts, causal=False)
+        if queries is None:
+            return attend_short((q, kv), self.sizes, causal=False, starts=(target.starts[:-1], source.starts[:-1]))
         if isinstance(queries, Padding):
             assert isinstance(keys, Padding)
             groups = zip(queries.pad(q), keys.pad(kv), keys.masks, strict=True)
@@ -236,7 +235,7 @@ class CrossAttention(nn.Module):
         """Compute all heads side by side (B, T, H·V) from queries (B, T, H·K), keys and values (B, S, H·K + H·V)."""
         rate = self.dropout_rate if self.training else 0.0
         if record is None and rate == 0.0 and serves((q, kv), mask):
-            return attend_short((q, kv), self.sizes, mask, causal=False)
+            return attend_short((q, kv), self.sizes, causal=False, mask=mask)
         q, k, v = (split_heads(x, self.heads) for x in (q, *torch.split(kv, list(self.widths), dim=-1)))
         return join_heads(attend(q, k, v, mask, rate, record))
 

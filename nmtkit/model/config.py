@@ -36,7 +36,6 @@ class ModelConfig(Config, ABC):
     arch: ClassVar[str]  #: name of the architecture in checkpoints, and of the preset with its defaults
     dropout_options: ClassVar[frozenset[str]]  #: options that affect only training
     free_options: ClassVar[frozenset[str]]  #: options that change no parameter: they may differ in fine-tuning
-    stacks: ClassVar[Mapping[str, str]] = {}  #: nn.ModuleList of equal layers -> option that sets its length
     d_model: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +85,6 @@ class TransformerConfig(ModelConfig):
     arch: ClassVar[str] = "transformer"
     dropout_options: ClassVar[frozenset[str]] = frozenset({"dropout", "attention_dropout", "activation_dropout"})
     free_options: ClassVar[frozenset[str]] = dropout_options | {"attention_window"}
-    stacks: ClassVar[Mapping[str, str]] = {"encoder": "encoder_layers", "decoder": "decoder_layers"}
 
     encoder_layers: int = option(6, min=1, max=10**4, help="Encoder layers, N in the paper.")
     decoder_layers: int = option(6, min=1, max=10**4, help="Decoder layers.")

@@ -7,7 +7,7 @@ Letters: B batch, S source length, T target length, E d_model, C channels, k ker
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,19 +30,6 @@ class ConvolutionalMemory:
     keys: Tensor  # (B, S, E)
     values: Tensor  # (B, S, E)
     mask: Tensor  # (B, S), False for padding
-
-
-class _ScaledGradient(torch.autograd.Function):
-    """The identity function with a gradient that is multiplied by a constant."""
-
-    @staticmethod
-    def forward(context: Any, x: Tensor, factor: float) -> Tensor:
-        context.factor = factor
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Any) -> Any:
-        return gradients[0] * context.factor, None
 
 
 class WeightNorm(nn.Module):
@@ -240,7 +227,9 @@ class Convolutional(TranslationModel):
         x = self.encoder_in(embedded)
         for layer in self.encoder:
             x = self.through(layer, x, mask)
-        keys = cast(Tensor, _ScaledGradient.apply(self.encoder_out(x), 0.5 / len(self.decoder)))  # type: ignore[no-untyped-call]
+        keys = self.encoder_out(x)
+        if keys.requires_grad:
+            keys.register_hook(lambda gradient: gradient * (0.5 / len(self.decoder)))
         return ConvolutionalMemory(keys, (keys + embedded) * _HALF, mask)
 
     def decode(self, tgt_in: Tensor, memory: ConvolutionalMemory, record: list[Tensor] | None = None) -> Tensor:

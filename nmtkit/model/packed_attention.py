@@ -55,10 +55,11 @@ class Padding:
         widths = longest[groups[order]]
         begins = torch.empty_like(lengths).scatter(0, order, widths.cumsum(0) - widths)  # (N,) slots
         shifts = begins - (lengths.cumsum(0) - lengths)
-        slots = torch.arange(side.tokens + side.filler, device=lengths.device) + shifts.repeat_interleave(lengths)
+        positions = torch.arange(side.tokens + side.filler, device=lengths.device)
+        slots = positions + shifts.repeat_interleave(lengths)
         grouped = torch.split(lengths[order], counts.tolist())
-        masks = (_tokens_mask(each, width) for each, width in zip(grouped, longest.tolist(), strict=True))
-        return cls(slots, tuple(masks))
+        masks = (positions[:width] < each.unsqueeze(1) for each, width in zip(grouped, longest.tolist(), strict=True))
+        return cls(slots, tuple(mask[:, None, None, :] for mask in masks))
 
     def pad(self, x: Tensor) -> list[Tensor]:
         """Pad x (T, D) to (sentences, longest, D) for each group, with zeros after each sentence."""
@@ -73,13 +74,6 @@ class Padding:
 
 
 @dataclass(frozen=True)
-class ShortSentences:
-    """The beginnings of the sentences of one side, for nmtkit's kernel, which needs no padding."""
-
-    starts: Tensor  # (N,) int32: the first token of each sentence, then of the filler, which needs no attention
-
-
-@dataclass(frozen=True)
 class Packing:
     """The beginnings of the sentences of one side, and the kernel or padding that computes their attention."""
 
@@ -87,18 +81,18 @@ class Packing:
     positions: Tensor  # (T,) position of each token in its sentence; arbitrary, below `span`, in the filler
     longest: int  # tokens of the longest sentence, the filler included
     span: int  # greater than all positions
-    attention: Kernel | Padding | ShortSentences
+    attention: Kernel | Padding | None  # None for short sentences, whose kernel needs no padding
 
     @classmethod
     def of(cls, side: PackedSide, attention: Kernel | Padding | None) -> "Packing":
-        """Create the packing of one side without waiting for the GPU. None for `attention` means `ShortSentences`."""
+        """Create the packing of one side without waiting for the GPU."""
         tokens = side.tokens + side.filler
         ends = F.pad(side.lengths.cumsum(0, dtype=torch.int32), (0, 1), value=tokens)  # (N,)
         starts = F.pad(ends, (1, 0))
         every = torch.arange(tokens, device=ends.device, dtype=torch.int32)
         positions = every - starts.index_select(0, torch.searchsorted(ends, every, right=True))
         longest = max(side.longest, side.filler)
-        return cls(starts, positions % side.longest, longest, side.longest, attention or ShortSentences(starts[:-1]))
+        return cls(starts, positions % side.longest, longest, side.longest, attention)
 
 
 def pack_sides(
@@ -115,11 +109,6 @@ def pack_sides(
     powers = 2 ** torch.arange(32, device=longer.device)
     _, groups = torch.unique(torch.bucketize(longer, powers), return_inverse=True)
     return Packing.of(source, Padding.of(source, groups)), Packing.of(target, Padding.of(target, groups))
-
-
-def _tokens_mask(lengths: Tensor, longest: int) -> Tensor:
-    """Return the mask (sentences, 1, 1, longest): True for the tokens of each padded sentence."""
-    return (torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1))[:, None, None, :]
 
 
 def attend_packed(
@@ -173,7 +162,7 @@ def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device
 
 
 def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, longest: int) -> bool:
-    """Whether `ShortSentences` supports a model with this output matrix (W, D), and is fastest at this length."""
+    """Whether `attend_short` supports a model with this output matrix (W, D), and is fastest at this length."""
     if not isinstance(config, TransformerConfig) or config.attention_dropout or config.attention_window is not None:
         return False
     return is_short(longest) and native_operators.serves(matrix) and precision in (torch.float32, torch.bfloat16)

@@ -91,5 +91,4 @@ class _AddAndNorm(torch.autograd.Function):
 
 
 def _as_native(mask: DropoutMask | None) -> tuple[Tensor | None, int, float]:
-    """Return the bits of the mask, the threshold and the scale."""
     return (mask.bits, mask.threshold, mask.scale) if mask else (None, 0, 1.0)

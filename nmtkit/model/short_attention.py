@@ -41,38 +41,32 @@ def is_short(keys: int) -> bool:
     return keys <= _LONGEST
 
 
-def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | None, causal: bool) -> Tensor:
+def attend_short(
+    projections: tuple[Tensor, ...],
+    sizes: Sizes,
+    causal: bool,
+    mask: Tensor | None = None,
+    starts: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """Compute softmax(Q·Kᵀ / √d_k)·V of all heads, side by side (B, T, H·V).
 
     `projections` is one tensor of queries, keys and values side by side (B, T, 2·H·K + H·V), or queries (B, T, H·K),
     then keys and values (B, S, H·K + H·V). `mask` (B, 1, 1, S) is True for visible keys; `causal` hides later keys.
+
+    Packed sentences have no B, but `starts` of queries and keys, both (N + 1,) in int32: the beginning of each sentence
+    and the end of the last. After it, the result is 0.
     """
-    B, S = projections[-1].shape[:2]
-    starts = tuple(_every(x.size(1), B) for x in (projections[0], projections[-1]))
-    mask = None if mask is None else mask.expand(B, 1, 1, S).contiguous()
-    return _attend(projections, sizes, starts, mask, causal)
-
-
-def attend_short_packed(
-    projections: tuple[Tensor, ...], sizes: Sizes, query_starts: Tensor, key_starts: Tensor, causal: bool
-) -> Tensor:
-    """Compute softmax(Q·Kᵀ / √d_k)·V (T, H·V) within packed sentences. Projections are as in `attend_short`, without B.
-
-    The int32 starts (N + 1,) give the beginning of each sentence and the end of the last; after it, the result is 0.
-    """
-    return _attend(projections, sizes, (query_starts, key_starts), None, causal)
+    if starts is None:
+        B, T, S = *projections[0].shape[:2], projections[-1].size(1)
+        starts = _every(T, B), _every(S, B)
+        mask = None if mask is None else mask.expand(B, 1, 1, S).contiguous()
+    heads: Tensor = _ShortAttention.apply(sizes, starts, mask, causal, *projections)  # type: ignore[no-untyped-call]
+    return heads
 
 
 def _every(length: int, sentences: int) -> Tensor:
     """Return the starts of sentences of equal length and the end of the last (B + 1,)."""
     return torch.arange(0, sentences * length + 1, length, dtype=torch.int32)
-
-
-def _attend(
-    projections: tuple[Tensor, ...], sizes: Sizes, starts: tuple[Tensor, ...], mask: Tensor | None, causal: bool
-) -> Tensor:
-    heads: Tensor = _ShortAttention.apply(sizes, starts, mask, causal, *projections)  # type: ignore[no-untyped-call]
-    return heads
 
 
 class _ShortAttention(torch.autograd.Function):

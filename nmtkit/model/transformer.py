@@ -16,7 +16,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.embedding import Embedding, look_up
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
-from nmtkit.model.packed_attention import Packing, Padding, ShortSentences
+from nmtkit.model.packed_attention import Packing, Padding
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
 from nmtkit.model.residual import as_activations, make_norm
 from nmtkit.model.translation_model import TranslationModel
@@ -153,7 +153,7 @@ class Transformer(TranslationModel):
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
         """Encode packed src (S,), and decode packed tgt_in (T,) to (T, D)."""
         decode = self._decode_packed
-        if isinstance(source.attention, Padding | ShortSentences):
+        if source.attention is None or isinstance(source.attention, Padding):
             # padding groups differ in almost every batch, and torch cannot compile nmtkit's operators
             decode = torch.compiler.disable(decode)  # type: ignore[no-untyped-call]
         source_positions = look_up(source.positions, self.source_positions(0, source.span))

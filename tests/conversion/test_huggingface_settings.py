@@ -23,13 +23,6 @@ pytest.importorskip("sacremoses")
 pytest.importorskip("safetensors")
 
 
-def edit_config(folder: Path, removed: str, **changes: Any) -> None:
-    """Change values of config.json, and remove one."""
-    path = folder / "config.json"
-    values = {key: value for key, value in json.loads(path.read_text()).items() if key != removed} | changes
-    path.write_text(json.dumps(values))
-
-
 @pytest.mark.parametrize(
     ("module", "defaults"),
     [("MarianConfig", marian._DEFAULTS), ("FSMTConfig", fsmt._DEFAULTS | fsmt._REQUIRED | fsmt.SEARCH_DEFAULTS)],
@@ -37,32 +30,6 @@ def edit_config(folder: Path, removed: str, **changes: Any) -> None:
 def test_defaults_are_those_of_transformers(module: str, defaults: dict[str, Any]) -> None:
     theirs = getattr(import_module("transformers"), module)()
     assert defaults == {name: getattr(theirs, name) for name in defaults}
-
-
-@pytest.mark.parametrize("kind", ["marian", "fsmt"])
-@pytest.mark.parametrize(
-    ("alias", "name"),
-    [
-        ("hidden_size", "d_model"),
-        ("num_attention_heads", "encoder_attention_heads"),
-        ("num_hidden_layers", "encoder_layers"),
-    ],
-)
-def test_aliases_in_config_json_are_read_and_contradictions_refused(
-    kind: str, alias: str, name: str, tmp_path: Path
-) -> None:
-    model, read = (MarianModel, from_marian) if kind == "marian" else (FsmtModel, from_fsmt)
-    folder = model(tmp_path / kind, 3).folder
-    config = transformers.AutoConfig.from_pretrained(folder)
-    assert config.attribute_map[alias] == name
-    expected = read(folder, ImportConfig()).model_config
-    edit_config(folder, name, **{alias: getattr(config, name)})
-    assert read(folder, ImportConfig()).model_config == expected
-    edit_config(folder, "", **{alias: getattr(config, name), name: getattr(config, name)})
-    assert read(folder, ImportConfig()).model_config == expected
-    edit_config(folder, "", **{alias: getattr(config, name) + 2})
-    with pytest.raises(UserError, match=f"config.json: {name} is .*, but its alias {alias} is"):
-        read(folder, ImportConfig())
 
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])

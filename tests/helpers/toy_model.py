@@ -20,7 +20,6 @@ class ToyConfig(ModelConfig):
     arch: ClassVar[str] = "toy"
     dropout_options: ClassVar[frozenset[str]] = frozenset()
     free_options: ClassVar[frozenset[str]] = frozenset()
-    stacks: ClassVar[Mapping[str, str]] = {"decoder": "depth"}
 
     d_model: int = option(8, min=1, help="Width.")
     depth: int = option(2, min=1, help="Linear layers.")

@@ -16,7 +16,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.layers import Residual
 from nmtkit.model.residual import LayerNorm, add_and_norm
-from nmtkit.model.short_attention import attend_short_packed
+from nmtkit.model.short_attention import attend_short
 
 
 @pytest.fixture(autouse=True, params=BUILDS)
@@ -245,7 +245,7 @@ def test_self_attention_of_packed_sentences_is_that_of_each_alone(
 ) -> None:
     layer, starts = SelfAttention(attention_config(sizes), causal), starts_of(PACKED[0])
     qkv = [draw(sum(PACKED[0]) + FILLER, sum(layer.widths))]
-    packed = run(lambda x: attend_short_packed((x,), layer.sizes, starts, starts, causal), qkv, kind)
+    packed = run(lambda x: attend_short((x,), layer.sizes, causal, starts=(starts, starts)), qkv, kind)
     alone = run(lambda *x: sentence_by_sentence(lambda y: layer._attend(y[0], None, None), x, PACKED[:1]), qkv, kind)
     assert all(torch.equal(a, b) for a, b in zip(packed, alone, strict=True))
 
@@ -255,7 +255,7 @@ def test_cross_attention_of_packed_sentences_is_that_of_each_alone(kind: torch.d
     layer = CrossAttention(attention_config(sizes))
     queries, keys = map(starts_of, PACKED)
     sides = [draw(sum(PACKED[0]) + FILLER, layer.widths[0]), draw(sum(PACKED[1]) + FILLER, sum(layer.widths), seed=1)]
-    packed = run(lambda q, kv: attend_short_packed((q, kv), layer.sizes, queries, keys, causal=False), sides, kind)
+    packed = run(lambda q, kv: attend_short((q, kv), layer.sizes, False, starts=(queries, keys)), sides, kind)
     every = mask_of([1], 1)
     alone = run(
         lambda *x: sentence_by_sentence(lambda y: layer._attend(y[0], y[1], every, None), x, PACKED), sides, kind
