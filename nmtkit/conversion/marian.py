@@ -143,7 +143,7 @@ def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
     model = read_part(path)
     try:
         stored = read_split_symbols(model)
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"{path.name} is {error}") from error
     if not stored:
         return append_split_symbols(model, symbols)

@@ -155,7 +155,7 @@ def _side(
     model = read_part(path)
     try:
         pieces = [piece.text for piece in read_model(model)[1]]
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"{path.name} is {error}") from error
     if family.has_vocabulary:
         ids = read_vocabulary(folder / VOCABULARY)

@@ -165,11 +165,8 @@ class SentencePieceVocabTokenizer:
     def __init__(self, vocab: Vocabulary, model: bytes) -> None:
         self.vocab, self.model = vocab, model
         self._processor, _ = _load_processor(model)
-        try:
-            self.language_codes: Sequence[str] = read_language_codes(model)
-            self._split_symbols = [*read_split_symbols(model), *self.language_codes]
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        self.language_codes: Sequence[str] = read_language_codes(model)
+        self._split_symbols = [*read_split_symbols(model), *self.language_codes]
         if UNK in vocab.to_ids(self._split_symbols):
             raise UserError("the SentencePiece model has a split symbol that is not in the vocabulary")
         self._symbol = symbol_pattern(self._split_symbols)
@@ -217,10 +214,7 @@ def is_marian_tag(piece: str) -> bool:
 
 
 def _user_defined(model: bytes) -> list[str]:
-    try:
-        return [piece.text for piece in read_model(model)[1] if piece.type == PieceType.USER_DEFINED]
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    return [piece.text for piece in read_model(model)[1] if piece.type == PieceType.USER_DEFINED]
 
 
 def _load_processor(model: bytes) -> tuple[Any, list[str]]:

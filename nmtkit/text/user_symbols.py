@@ -53,10 +53,7 @@ def _grow(vocabulary: Vocabulary, symbols: Sequence[str]) -> Vocabulary:
 def _with_symbols(tokenizer: Tokenizer, vocabulary: Vocabulary, symbols: Sequence[str], like: str) -> Tokenizer:
     model = tokenizer.model
     if tokenizer.kind in SENTENCEPIECE_KINDS:
-        try:
-            _refuse_present(symbols, [piece.text for piece in read_model(model)[1]])
-        except ValueError as error:
-            raise UserError(f"--user-symbol: {error}") from error
+        _refuse_present(symbols, [piece.text for piece in read_model(model)[1]])
         model = append_user_symbols(model, symbols, like)
     elif tokenizer.kind == MOSES_BPE:
         settings = MosesBpe.from_bytes(model)
