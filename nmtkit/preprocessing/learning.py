@@ -5,12 +5,13 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from nmtkit.console.log import logger, working
 from nmtkit.data.corpus import Dataset
+from nmtkit.data.description import DESCRIPTION
 from nmtkit.errors import UserError
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import VocabularyConfig, default_vocab_size
@@ -26,6 +27,9 @@ from nmtkit.text.user_symbols import PLACEHOLDERS, add_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import counted
 
+if TYPE_CHECKING:
+    from nmtkit.checkpoint import Checkpoint
+
 _MAX_MODEL_BYTES = 1 << 28  # a SentencePiece model with a million pieces has about 30 MB
 
 TRAINING_THREADS = 8  # fixed, since the model depends on it and --workers must not change the result
@@ -33,22 +37,11 @@ TRAINING_THREADS = 8  # fixed, since the model depends on it and --workers must 
 Tokenizers = tuple[Tokenizer, Tokenizer]  # source, target; the same object for a joined vocabulary that nmtkit learned
 
 
-class HasTokenizers(Protocol):
-    """Anything with tokenizers and languages: a dataset or a checkpoint."""
-
-    source_language: str
-    target_language: str
-    source: Tokenizer
-    target: Tokenizer
-
-
-def reuse_tokenizers(
-    config: VocabularyConfig, languages: tuple[str, str], given: HasTokenizers | None = None
-) -> Tokenizers:
-    """Take the tokenizers from --spm-model, `given` or the dataset of --vocab-from, and add each --user-symbol. Raises
-    UserError if they do not fit the other options."""
+def reuse_tokenizers(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
+    """Take the tokenizers from --spm-model or --vocab-from, and add each --user-symbol. Raises UserError if they do not
+    fit the other options."""
     if config.vocab_from is not None:
-        reused = _fitting(given or Dataset.open(config.vocab_from), config, languages)
+        reused = _fitting(_open(config.vocab_from), config, languages)
     else:
         reused = _of_model(config)
     symbols = config.user_symbol if set(PLACEHOLDERS) <= set(reused[0].symbols()) else config.symbols
@@ -64,7 +57,20 @@ def _of_model(config: VocabularyConfig) -> Tokenizers:
     return tokenizer, tokenizer
 
 
-def _fitting(given: HasTokenizers, config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
+def _open(path: Path) -> "Dataset | Checkpoint":
+    """Open --vocab-from."""
+    if (path / DESCRIPTION).exists():
+        return Dataset.open(path)
+    if not path.exists():
+        raise UserError(f"--vocab-from {path}: no such file or folder: give a dataset or a checkpoint")
+    from nmtkit.checkpoint import checkpoint_in, load_checkpoint  # imported late, since few runs need it
+
+    if path.is_dir():
+        raise UserError(f"--vocab-from {path} is a folder without {DESCRIPTION}: {checkpoint_in(path)}")
+    return load_checkpoint(path)
+
+
+def _fitting(given: "Dataset | Checkpoint", config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
     """Return the tokenizers of `given`. Raises UserError if they do not fit the languages or the kind of text."""
     if given.source is not given.target and not includes((given.source_language, given.target_language), languages):
         separate = "tokenizers" if shares_vocabulary(given.source, given.target) else "vocabularies"

@@ -19,7 +19,7 @@ from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoded import EncodedSplit
 from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.filters import PairMarker, make_marker
-from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, reuse_tokenizers
+from nmtkit.preprocessing.learning import Tokenizers, learn_tokenizers, reuse_tokenizers
 from nmtkit.preprocessing.line_encoder import make_line_encoders
 from nmtkit.preprocessing.pair_files import divide, pair_format
 from nmtkit.preprocessing.progress import SavedProgress, identify_task
@@ -42,30 +42,21 @@ MARKS_FILE = "marks"  #: temporary file in the dataset folder: the mark of each 
 _SEGMENTED_SHARE = 0.05  # of lines have subword markers: more than raw text contains by chance
 
 
-def preprocess(
-    files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, given: HasTokenizers | None = None
-) -> Dataset:
+def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig) -> Dataset:
     """Create the dataset `files.destdir` from raw text, and open it.
 
-    If `vocabulary.vocab_from` is a checkpoint, pass it, already opened, as `given`; this function does not open it
-    itself, because that requires torch. The text is read once to validate, count and filter it, once to sample
-    sentences for SentencePiece training, and once to encode it. With --shard-size, a killed run is resumed. Raises
-    UserError for invalid text, and RunError if writing fails.
+    The text is read once to validate, count and filter it, once to sample sentences for SentencePiece training, and
+    once to encode it. With --shard-size, a killed run is resumed. Raises UserError for invalid text, and RunError if
+    writing fails.
     """
     divided = files.destdir.parent / f".{files.destdir.name}.pairs"
     try:
-        return _preprocess(files, vocabulary, cleaning, given, divided)
+        return _preprocess(files, vocabulary, cleaning, divided)
     finally:
         shutil.rmtree(divided, ignore_errors=True)
 
 
-def _preprocess(
-    files: FilesConfig,
-    vocabulary: VocabularyConfig,
-    cleaning: CleaningConfig,
-    given: HasTokenizers | None,
-    divided: Path,
-) -> Dataset:
+def _preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, divided: Path) -> Dataset:
     """Create the dataset. The sides of TSV and TMX files are written to the folder `divided`."""
     corpora = {
         name: [_find_corpus(prefix, files, divided / f"{name}{number}") for number, prefix in enumerate(prefixes)]
@@ -75,7 +66,7 @@ def _preprocess(
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
     texts = [path for split in corpora.values() for corpus in split for path in (corpus.source, corpus.target)]
     check_outputs(files, [*texts, vocabulary.vocab_from, vocabulary.spm_model, *cleaning.files])
-    reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
+    reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages)
     tags = _tags(files, vocabulary, reused)
     marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
     task = identify_task(files, vocabulary, cleaning, [*texts, *cleaning.files], reused)
