@@ -13,7 +13,6 @@ from nmtkit.preprocessing.config import REASONS
 from nmtkit.preprocessing.line_encoder import Lengths
 from nmtkit.preprocessing.reasons import KEPT, Marks, by_reason, count_marks
 from nmtkit.text.languages import side_names
-from nmtkit.text.vocabulary import UNK
 
 _COUNTS = ("marks", "tokens", "unknown")  # fields of `CorpusCounts`
 EXAMPLES = 5  #: dropped pairs kept for each reason
@@ -27,21 +26,15 @@ class Example(NamedTuple):
     target: str
 
 
-@dataclass(frozen=True)
-class EncodedSide:
+class EncodedSide(NamedTuple):
     """One side of an encoded block: its concatenated tokens, and the lengths of its sentences with EOS."""
 
     tokens: Tokens
     lengths: Lengths
     unknown: int  #: number of unknown tokens
 
-    @classmethod
-    def of(cls, tokens: Tokens, lengths: Lengths) -> "EncodedSide":
-        return cls(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
 
-
-@dataclass(frozen=True)
-class EncodedBlock:
+class EncodedBlock(NamedTuple):
     """The kept sentence pairs of a block of text."""
 
     corpus: int  #: index of the corpus

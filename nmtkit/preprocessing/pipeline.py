@@ -25,7 +25,7 @@ from nmtkit.preprocessing.pair_files import divide, pair_format
 from nmtkit.preprocessing.progress import SavedProgress, identify_task
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
 from nmtkit.preprocessing.report import corpus_row, write_report
-from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
+from nmtkit.preprocessing.scan import Corpus, Scan, Scanner, scan
 from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.storage.atomic import resolve, staged_folder
 from nmtkit.storage.files import map_numbers
@@ -191,7 +191,7 @@ def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, fol
     """Scan the training text, and write the mark of each pair, including duplicates, to `MARKS_FILE`."""
     marks, hashes = folder / MARKS_FILE, folder / HASHES_FILE
     with marks.open("wb") as marks_file, hashes.open("wb") as hashes_file:
-        result = scan(TRAIN, corpora, pool, scanner, MarkFiles(marks_file, hashes_file))
+        result = scan(TRAIN, corpora, pool, scanner, (marks_file, hashes_file))
     if not result.marked[KEPT]:
         raise UserError(all_dropped_message(TRAIN, by_reason(result.marked)))
     if dedup:
