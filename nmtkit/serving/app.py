@@ -21,8 +21,8 @@ from nmtkit.console.log import logger
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.files import Downloads, read_file, uploaded_file
-from nmtkit.serving.markup import Documents
-from nmtkit.serving.messages import AnyRequest, check_media_type, json_object, read_request
+from nmtkit.serving.json_fields import TranslationRequest
+from nmtkit.serving.messages import check_media_type, json_object, read_request
 from nmtkit.serving.middleware import LoopbackHost, RequestRecorder
 from nmtkit.serving.models import Model, choose, languages_answer
 from nmtkit.serving.prometheus import MEDIA_TYPE, Metrics
@@ -136,10 +136,9 @@ class Service:
             # Large requests and answers take a second to parse and build: threads let other requests continue.
             values = await asyncio.to_thread(json_object, body)
             model = choose(self._models, values)
-            source = model.languages[0]
-            asked = await asyncio.to_thread(read_request, values, self._config, model.search.beam, source)
+            asked = await asyncio.to_thread(read_request, values, self._config, model)
             translations = await self._translated(asked, model, request)
-            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, model.source)))
+            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations)))
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file of a form, and answer with the address of the result."""
@@ -149,7 +148,7 @@ class Service:
         with self._slot():
             name, asked = await asyncio.to_thread(read_file, name, content, self._config, model.languages[1])
             translations = await self._translated(asked, model, request)
-            (result,) = await asyncio.to_thread(asked.write, translations)
+            result = await asyncio.to_thread(asked.answer, translations)
         path = self._downloads.add(name, result)
         return JSONResponse({"translatedFileUrl": str(request.base_url.replace(path=f"/{path}"))})
 
@@ -177,7 +176,7 @@ class Service:
         finally:
             self._slots += 1
 
-    async def _translated(self, asked: AnyRequest | Documents, model: Model, request: Request) -> list[Translation]:
+    async def _translated(self, asked: TranslationRequest, model: Model, request: Request) -> list[Translation]:
         """Wait for the translations. Drops the job if the wait is cancelled, for example if the client disconnects."""
         try:
             job = self._batcher.submit(model.requests(asked.lines), asked.search(model.search), model.translate)

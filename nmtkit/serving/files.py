@@ -15,16 +15,16 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from nmtkit.errors import UserError
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.json_fields import bad_request, check_size
-from nmtkit.serving.markup import Documents
+from nmtkit.serving.json_fields import TranslationRequest, bad_request
+from nmtkit.serving.markup import documents_request
 from nmtkit.text.document_formats import format_of
 
 _SECONDS = 600  # to download a file
 _MAX_BYTES = 1 << 26  # of all files that wait
 
 
-def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> tuple[str, Documents]:
-    """Parse a file by its extension for translation to `language`. Returns its name without folders, and its text.
+def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> tuple[str, TranslationRequest]:
+    """Parse a file by its extension for translation to `language`. Returns its name without folders, and its request.
     Raises HTTPException: 400 for a damaged file or an unsupported extension, 413 if it is too large."""
     from nmtkit.documents import FORMATS
     from nmtkit.documents.document import Options
@@ -38,9 +38,7 @@ def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> 
         document = FORMATS[format](content, Options(target_language=language))
     except UserError as error:
         raise bad_request(str(error)) from error
-    documents = Documents([document])
-    check_size([line.text for line in documents.lines], 1, limits)
-    return path.name, documents
+    return path.name, documents_request([document], limits, lambda contents: contents[0])
 
 
 async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes, dict[str, str]]:
