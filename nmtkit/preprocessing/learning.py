@@ -20,7 +20,6 @@ from nmtkit.preprocessing.scan import Corpus, Scan, Words, is_usable, read_block
 from nmtkit.storage.files import map_numbers
 from nmtkit.text.casing import capitalize_words
 from nmtkit.text.languages import includes, side_names
-from nmtkit.text.reading import read_bytes
 from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer, Tokenizer, shares_vocabulary
 from nmtkit.text.user_symbols import PLACEHOLDERS, add_symbols
@@ -29,8 +28,6 @@ from nmtkit.wording import counted
 
 if TYPE_CHECKING:
     from nmtkit.checkpoint import Checkpoint
-
-_MAX_MODEL_BYTES = 1 << 28  # a SentencePiece model with a million pieces has about 30 MB
 
 TRAINING_THREADS = 8  # fixed, since the model depends on it and --workers must not change the result
 
@@ -51,7 +48,7 @@ def reuse_tokenizers(config: VocabularyConfig, languages: tuple[str, str]) -> To
 def _of_model(config: VocabularyConfig) -> Tokenizers:
     assert config.spm_model is not None
     try:
-        tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _MAX_MODEL_BYTES))
+        tokenizer = SentencePieceTokenizer(config.spm_model.read_bytes())
     except (OSError, UserError) as error:
         raise UserError(f"--spm-model {config.spm_model}: {getattr(error, 'strerror', None) or error}") from error
     return tokenizer, tokenizer
