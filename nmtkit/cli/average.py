@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import click
 
@@ -45,15 +45,15 @@ class AverageConfig(Config):
             raise UserError("--last and --best are mutually exclusive: use one of them")
 
 
-def choose_last_or_best(values: dict[str, Any]) -> None:
-    """Let --last or --best on the command line override the other option in the `--config` file."""
-    prefer_command_line(values, "last", "best")
-
-
 @command("nmt-average")
 @click.argument("checkpoints", nargs=-1, required=True, type=PathName())
 @output_option("FILE", "Checkpoint to write. An existing file is replaced only if it is a checkpoint.")
-@options(choose_last_or_best, config=AverageConfig, choice=WeightsConfig, log=LogConfig)
+@options(
+    lambda values: prefer_command_line(values, "last", "best"),
+    config=AverageConfig,
+    choice=WeightsConfig,
+    log=LogConfig,
+)
 def main(
     checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, choice: WeightsConfig, log: LogConfig
 ) -> None:

@@ -149,8 +149,7 @@ class Command(click.Command):
             code = self._report_signal(_raised[0])  # C code has replaced its exception
         for stream in (sys.stdout, sys.stderr):
             try:
-                if stream is not None:
-                    stream.flush()
+                stream.flush()
             except OSError:  # the exit code already reports a failure of stdout; a failure of the log is ignored
                 _discard(stream)
         if "TORCHELASTIC_RUN_ID" in os.environ:  # set by torchrun
@@ -162,14 +161,8 @@ class Command(click.Command):
     def _exit_code(self, arguments: list[str]) -> int:
         _raise_signals()
         self.debug = "--debug" in arguments  # for errors before click parses the options
-        for name in ("stdin", "stderr"):
-            if getattr(sys, name) is None:  # closed by the caller (2>&-): no file opened later must get its descriptor
-                setattr(sys, name, stream := open(os.devnull, "w"))  # noqa: SIM115, PTH123
-                os.set_inheritable(stream.fileno(), True)  # by workers
         escape_python_messages()
         try:
-            if sys.stdout is None:
-                raise UserError("stdout is closed")
             if (stdout := sys.__stdout__) and sys.stdout is stdout:  # otherwise, a program has replaced it
                 sys.stdout = _complete_stdout(stdout)
             if instruction := os.environ.get(self._completion_variable):
@@ -200,11 +193,7 @@ class Command(click.Command):
         if instruction == "bash_complete" and _completes_redirection():
             click.echo("file,")  # makes click's bash script complete file names
             return 0
-        variable = self._completion_variable
-        if shell_complete(self, {}, str(self.name), variable, instruction):
-            raise UserError(f"{variable}={instruction} is not a completion request: unset it")
-        sys.stdout.flush()
-        return 0
+        return shell_complete(self, {}, str(self.name), self._completion_variable, instruction)
 
     def _report_signal(self, error: BaseException) -> int:
         if isinstance(error, Terminated):
