@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -34,16 +33,6 @@ MAX_REQUESTS = 128  # translated at the same time
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has disconnected: only for metrics and access log
 PAGE = Path(__file__).with_name("page.html")
 OPENAPI = Path(__file__).with_name("openapi.json")
-PATHS = (
-    "/",
-    "/health",
-    "/languages",
-    "/metrics",
-    "/openapi.json",
-    "/translate",
-    "/translate_file",
-    "/download_file/{token}/{name}",
-)
 _RETRY = {"retry-after": "1"}
 _PAGE_HEADERS = {  # the page runs no foreign scripts, connects only to this server, and cannot be framed
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -73,35 +62,28 @@ class Service:
 
     def app(self, is_loopback: bool = False) -> Starlette:
         """Create the application. If `is_loopback`, it accepts only Host headers that name this machine."""
-        app = Starlette(
-            routes=[
-                Route("/", self.page),
-                Route("/health", self.health),
-                Route("/languages", self.languages),
-                Route("/metrics", self.metrics),
-                Route("/openapi.json", self.openapi),
-                Route("/translate", self.translate, methods=["POST"]),
-                Route("/translate_file", self.translate_file, methods=["POST"]),
-                Route("/download_file/{token}/{name}", self.download_file),
-            ],
-            middleware=self._middleware(is_loopback),
-            exception_handlers={HTTPException: _refuse, ClientDisconnect: _drop, Exception: _fail},
-        )
+        routes = [
+            Route("/", self.page),
+            Route("/health", self.health),
+            Route("/languages", self.languages),
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
+            Route("/translate", self.translate, methods=["POST"]),
+            Route("/translate_file", self.translate_file, methods=["POST"]),
+            Route("/download_file/{token}/{name}", self.download_file),
+        ]
+        paths, config = [route.path for route in routes], self._config
+        handlers = {HTTPException: _refuse, ClientDisconnect: _drop, Exception: _fail}
+        app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False
-        return app
-
-    def _middleware(self, is_loopback: bool) -> list[Middleware]:
-        """Create the middleware, outermost first, so that rejected requests are recorded too."""
-        config = self._config
-        found = [Middleware(RequestRecorder, metrics=self._metrics, paths=PATHS, access_log=config.access_log)]
-        if is_loopback:
-            found.append(Middleware(LoopbackHost, own=config.host))
         if origins := config.cors_origin:
             methods, headers = ("GET", "POST"), ("retry-after",)
-            found.append(
-                Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, expose_headers=headers)
-            )
-        return found
+            app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, expose_headers=headers)
+        if is_loopback:
+            app.add_middleware(LoopbackHost, own=config.host)
+        # the outermost, which records rejected requests too
+        app.add_middleware(RequestRecorder, metrics=self._metrics, paths=paths, access_log=config.access_log)
+        return app
 
     async def page(self, request: Request) -> Response:
         """Answer with the page for a browser."""
@@ -224,7 +206,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason, path = error.detail, request.scope["path"][:100]
     if error.status_code == HTTPStatus.NOT_FOUND and not path.startswith("/download_file/"):
-        reason = f"no such path {path}: the paths are {', '.join(PATHS)}"
+        reason = f"no such path {path}: the paths are {', '.join(route.path for route in request.app.routes)}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         reason = f"{path} takes {(error.headers or {})['Allow']}"
     return JSONResponse({"error": reason}, error.status_code, error.headers)

@@ -2,9 +2,7 @@
 
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import PurePath
 from urllib.parse import quote
@@ -63,18 +61,18 @@ async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes, dict
         await form.close()
 
 
-@dataclass
 class Downloads:
     """Keeps translated files in memory for download, for ten minutes unless newer files need the space."""
 
-    _files: "OrderedDict[str, tuple[float, bytes]]" = field(default_factory=OrderedDict)
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[float, bytes]] = {}  # oldest first
 
     def add(self, name: str, content: bytes) -> str:
         """Keep a file, and return the path to download it from."""
         path = f"download_file/{secrets.token_urlsafe(16)}/{quote(name)}"
         self._files[path] = time.monotonic(), content
-        while self._size() > _MAX_BYTES and len(self._files) > 1:
-            self._files.popitem(last=False)
+        while len(self._files) > 1 and sum(len(content) for _, content in self._files.values()) > _MAX_BYTES:
+            del self._files[next(iter(self._files))]
         return path
 
     def get(self, path: str) -> bytes | None:
@@ -82,6 +80,3 @@ class Downloads:
         for old in [old for old, (added, _) in self._files.items() if time.monotonic() - added > _SECONDS]:
             del self._files[old]
         return self._files[path][1] if path in self._files else None
-
-    def _size(self) -> int:
-        return sum(len(content) for _, content in self._files.values())

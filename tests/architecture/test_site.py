@@ -15,6 +15,8 @@ from collect import ROOT, rewrite_links, site_files
 from patience import PATIENCE
 from reference import PAGES, SPECIFICATION, current
 
+from nmtkit.text.tokenizer import Tokenizer
+
 DOCS = ROOT / "docs"
 
 
@@ -93,11 +95,15 @@ def specification() -> dict[str, Any]:
     return found
 
 
-def test_the_http_api_specification_lists_the_endpoints_and_request_fields_of_the_server() -> None:
+def test_the_http_api_specification_lists_the_endpoints_and_request_fields_of_the_server(tokenizer: Tokenizer) -> None:
     pytest.importorskip("starlette")
-    from nmtkit.serving import app, libretranslate, messages
+    from echo_service import echo_service
 
-    assert set(specification()["paths"]) == set(app.PATHS)
+    from nmtkit.serving import libretranslate, messages
+    from nmtkit.serving.config import ServeConfig
+
+    with echo_service(tokenizer, ServeConfig()) as (service, _):
+        assert set(specification()["paths"]) == {route.path for route in service.app().routes}  # type: ignore[attr-defined]
     assert set(schema("Request")["properties"]) == set(messages.FIELDS)
     assert set(schema("LibreTranslateRequest")["properties"]) == set(libretranslate.FIELDS)
 
