@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import errno
+import functools
 import io
 import os
 import re
@@ -72,33 +73,13 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.common = tuple(common.split())
         self.on_all_ranks = on_all_ranks
+        eager = functools.partial(click.Option, is_eager=True, expose_value=False)
+        switch = functools.partial(eager, is_flag=True)
+        advice = "TOML or JSON file of options. The command line overrides it: the prefix no- turns a switch off."
         self.params += [
-            click.Option(
-                ["--config"],
-                type=PathName(),
-                is_eager=True,
-                expose_value=False,
-                callback=read_config_file,
-                metavar="FILE",
-                help="TOML or JSON file of options. The command line overrides it: the prefix no- turns a switch off.",
-            ),
-            click.Option(
-                ["--debug"],
-                is_flag=True,
-                is_eager=True,
-                expose_value=False,
-                callback=_note_debug,
-                help="Show the traceback of an error.",
-            ),
-            click.Option(
-                ["--help-all"],
-                is_flag=True,
-                is_eager=True,
-                expose_value=False,
-                hidden=not common,
-                callback=_show_all,
-                help="Show all options and exit.",
-            ),
+            eager(["--config"], type=PathName(), callback=read_config_file, metavar="FILE", help=advice),
+            switch(["--debug"], callback=_note_debug, help="Show the traceback of an error."),
+            switch(["--help-all"], hidden=not common, callback=_show_all, help="Show all options and exit."),
         ]
         click.version_option(__version__, prog_name=self.name)(self)
 
@@ -140,13 +121,7 @@ class Command(click.Command):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run the command and exit: 0 for success, 2 for a user error, 1 for a failure, 128 + n after signal n."""
-        arguments = list(sys.argv[1:] if args is None else args)
-        try:
-            code = self._exit_code(arguments)
-        except Exception:
-            if not _raised:
-                raise  # a bug
-            code = self._report_signal(_raised[0])  # C code has replaced its exception
+        code = self._exit_code(list(sys.argv[1:] if args is None else args))
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -182,9 +157,11 @@ class Command(click.Command):
             return 128 + signal.SIGPIPE  # the reader has ended (`… | head`): exit silently, like a Unix tool
         except ReportedElsewhere as error:
             return _let_another_report(error.exit_code)
-        except (NmtkitError, ImportError, OSError, MemoryError) as error:
-            if _raised:
+        except Exception as error:
+            if _raised:  # C code or a handler has replaced its exception
                 return self._report_signal(_raised[0])
+            if not isinstance(error, NmtkitError | ImportError | OSError | MemoryError):
+                raise  # a bug
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
         return 0
