@@ -232,14 +232,9 @@ def _load_processor(model: bytes) -> tuple[Any, list[str]]:
 
 def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
     """Encode each line as model ids (`out_type` int) or as pieces (str)."""
-    try:
-        if len(lines) < 8:  # a list starts a thread, which takes longer than a few lines
-            return [processor.encode(line, out_type=out_type) for line in lines]
-        return processor.encode(list(lines), out_type=out_type, num_threads=1)
-    except (TypeError, RuntimeError) as error:
-        if not all(isinstance(line, str) for line in lines):
-            raise
-        raise UserError("the text contains a lone surrogate, which is not a character") from error
+    if len(lines) < 8:  # a list starts a thread, which takes longer than a few lines
+        return [processor.encode(line, out_type=out_type) for line in lines]
+    return processor.encode(list(lines), out_type=out_type, num_threads=1)
 
 
 def _without_broken_characters(ids: Sequence[int], vocab: Vocabulary) -> Iterator[int]:
