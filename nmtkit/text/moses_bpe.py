@@ -87,16 +87,13 @@ class MosesBpe:
         """Restore settings from `to_bytes`. Raises UserError if the content is malformed."""
         try:
             fields = parse_json(content.decode())
-        except ValueError as error:
-            raise UserError(f"not the settings of {MOSES_BPE}: not JSON") from error
-        if not isinstance(fields, dict) or fields.pop("format", None) != MOSES_BPE:
-            raise UserError(f"not the settings of {MOSES_BPE}")
-        if (version := fields.pop("version", None)) != _VERSION:
-            raise UserError(describe_unknown_version(MOSES_BPE, version, _VERSION))
-        for name in sorted(fields.keys() ^ cls.__dataclass_fields__.keys()):
-            raise UserError(f"the settings of {MOSES_BPE}: {quoted(name)} is unknown or missing")
-        _check_merges(fields["merges"])
-        return cls(**fields | {name: tuple(fields[name]) for name in ("merges", "symbols")})
+            if fields.pop("format") == MOSES_BPE and (version := fields.pop("version")) != _VERSION:
+                raise UserError(describe_unknown_version(MOSES_BPE, version, _VERSION))
+            settings = cls(**fields | {name: tuple(fields[name]) for name in ("merges", "symbols")})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"not the settings of {MOSES_BPE}") from error
+        _check_merges(settings.merges)
+        return settings
 
 
 class MosesBpeTokenizer:
