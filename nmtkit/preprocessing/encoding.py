@@ -8,17 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.console.log import Progress
 from nmtkit.data.binary import Tokens
-from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.copy_training import with_placeholders
-from nmtkit.preprocessing.encoded import EXAMPLES, EncodedBlock, EncodedSide, EncodedSplit, Example
+from nmtkit.preprocessing.encoded import EXAMPLES, EncodedBlock, EncodedSide, Example
 from nmtkit.preprocessing.filters import has_blank_side
 from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
 from nmtkit.preprocessing.reasons import EMPTY, KEPT, RATIO, TOO_LONG, Marks
 from nmtkit.preprocessing.scan import Corpus
-from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.text.reading import Block, read_parallel
 from nmtkit.text.tags import tag_ids
 from nmtkit.text.vocabulary import UNK
@@ -103,24 +100,7 @@ def _kept_side(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_], tag: S
     return EncodedSide(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
 
 
-def encode_split(
-    split: EncodedSplit,
-    corpora: Sequence[Corpus],
-    pairs: int,
-    encoder: Encoder,
-    marks: Marks | None,
-    writer: SplitWriter,
-    pool: WorkerPool,
-) -> None:
-    """Encode a split of `pairs` sentence pairs with these `marks`, after the lines already counted in `split`."""
-    with writer, Progress(f"encoding {split.name}", total=pairs, unit="pairs") as progress:
-        progress.advance(split.lines)
-        for block in pool.map(encoder, _tasks(corpora, marks, split.lines)):
-            writer.write(block)
-            progress.advance(len(block.marks))
-
-
-def _tasks(corpora: Sequence[Corpus], marks: Marks | None, done: int) -> Iterator[EncodingTask]:
+def encoding_tasks(corpora: Sequence[Corpus], marks: Marks | None, done: int) -> Iterator[EncodingTask]:
     """Yield the blocks of a text after its first `done` lines, which are whole blocks."""
     begin = 0
     for number, corpus in enumerate(corpora):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit.console.log import logger, report, styled, write_table
+from nmtkit.console.log import Progress, logger, report, styled, write_table
 from nmtkit.console.terminal import Table
 from nmtkit.data.corpus import Dataset, read_tokenizers, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
@@ -17,7 +17,7 @@ from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoded import EncodedSplit
-from nmtkit.preprocessing.encoding import Encoder, encode_split
+from nmtkit.preprocessing.encoding import Encoder, encoding_tasks
 from nmtkit.preprocessing.filters import PairMarker, make_marker
 from nmtkit.preprocessing.learning import Tokenizers, learn_tokenizers, reuse_tokenizers
 from nmtkit.preprocessing.line_encoder import make_line_encoders
@@ -149,10 +149,15 @@ def _second_pass(
             seed = vocabulary.seed if vocabulary.placeholders and is_cleaned else None
             encoder = Encoder(*line_encoders, cleaning if is_cleaned else None, tags, seed)
             given_marks = map_numbers(marks, np.uint8) if is_cleaned and marks.exists() else None
-            writer = SplitWriter(
-                folder, split, sides, sizes, files.shard_bytes, functools.partial(progress.save, folder)
-            )
-            encode_split(split, paths, progress.pairs[name], encoder, given_marks, writer, pool)
+            tasks = encoding_tasks(paths, given_marks, split.lines)
+            save = functools.partial(progress.save, folder)
+            with (
+                SplitWriter(folder, split, sides, sizes, files.shard_bytes, save) as writer,
+                Progress(f"encoding {name}", total=progress.pairs[name], unit="pairs", done=split.lines) as bar,
+            ):
+                for block in pool.map(encoder, tasks):
+                    writer.write(block)
+                    bar.advance(len(block.marks))
         _report(split, files.languages, warn_unknown=not (is_cleaned and vocabulary.is_learned))
 
 
