@@ -1,8 +1,8 @@
 """The HTTP service as an ASGI application."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Service:
         self._config, self._metrics = config, metrics
         self.use(models)
         self._page, self._openapi = PAGE.read_bytes(), OPENAPI.read_bytes()
-        self._slots = MAX_REQUESTS
+        self._slots = asyncio.Semaphore(MAX_REQUESTS)
         self._downloads = Downloads()
 
     def use(self, models: Sequence[Model]) -> None:
@@ -114,7 +114,7 @@ class Service:
         """Translate the lines of a request."""
         check_media_type(request.headers)
         body = await _read_body(request, self._config.max_body)
-        with self._slot():  # taken late, so that clients with slow uploads hold no slot
+        async with self._slot():  # taken late, so that clients with slow uploads hold no slot
             # Large requests and answers take a second to parse and build: threads let other requests continue.
             values = await asyncio.to_thread(json_object, body)
             model = choose(self._models, values)
@@ -127,7 +127,7 @@ class Service:
         body = await _read_body(request, self._config.max_body)
         name, content, values = await uploaded_file(request.headers, body)
         model = choose(self._models, values)
-        with self._slot():
+        async with self._slot():
             name, asked = await asyncio.to_thread(read_file, name, content, self._config, model.languages[1])
             translations = await self._translated(asked, model, request)
             result = await asyncio.to_thread(asked.answer, translations)
@@ -146,17 +146,14 @@ class Service:
         }
         return Response(content, media_type="application/octet-stream", headers=headers)
 
-    @contextmanager
-    def _slot(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
         """Hold one of the `MAX_REQUESTS` slots. Raises HTTPException 503 if all are taken."""
-        if not self._slots:
+        if self._slots.locked():
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests: try again later", _RETRY)
-        self._slots -= 1
-        try:
+        async with self._slots:
             with self._metrics.open_requests.track_inprogress():
                 yield
-        finally:
-            self._slots += 1
 
     async def _translated(self, asked: TranslationRequest, model: Model, request: Request) -> list[Translation]:
         """Wait for the translations. Drops the job if the wait is cancelled, for example if the client disconnects."""
