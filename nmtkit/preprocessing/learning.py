@@ -55,7 +55,6 @@ def _of_model(config: VocabularyConfig) -> Tokenizers:
 
 
 def _open(path: Path) -> "Dataset | Checkpoint":
-    """Open --vocab-from."""
     if (path / DESCRIPTION).exists():
         return Dataset.open(path)
     if not path.exists():

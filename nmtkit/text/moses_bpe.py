@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nmtkit.errors import UserError
 from nmtkit.storage.files import parse_json
@@ -108,11 +108,14 @@ class MosesBpeTokenizer:
     def __init__(self, vocab: Vocabulary, model: bytes) -> None:
         self.vocab, self.model = vocab, model
         self._settings = settings = MosesBpe.from_bytes(model)
-        library = _import_sacremoses()
-        self._tokenizer = library.MosesTokenizer(settings.language)
-        self._detokenizer = library.MosesDetokenizer(settings.language)
-        self._plain_detokenizer = library.MosesDetokenizer("")
-        self._normalizer = library.MosesPunctNormalizer(
+        try:
+            import sacremoses
+        except ImportError as error:
+            raise UserError(f"{MOSES_BPE} needs the package sacremoses: pip install sacremoses") from error
+        self._tokenizer = sacremoses.MosesTokenizer(settings.language)
+        self._detokenizer = sacremoses.MosesDetokenizer(settings.language)
+        self._plain_detokenizer = sacremoses.MosesDetokenizer("")
+        self._normalizer = sacremoses.MosesPunctNormalizer(
             settings.language, pre_replace_unicode_punct=True, post_remove_control_chars=True
         )
         self._ranks: Ranks = {}
@@ -233,11 +236,3 @@ def merge_symbols(symbols: Sequence[str], ranks: Ranks) -> list[str]:
             if (rank := ranks.get(pair_at(position))) is not None:
                 heapq.heappush(queue, (rank, position))
     return [symbol for symbol in merged if symbol]
-
-
-def _import_sacremoses() -> Any:
-    try:
-        import sacremoses
-    except ImportError as error:
-        raise UserError(f"the tokenizer {MOSES_BPE} needs the package sacremoses: pip install sacremoses") from error
-    return sacremoses
