@@ -36,7 +36,8 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     context.meta[_IN_USE] = path
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: expected a table of options")
-    known = _known_options(context.command)
+    settable = [one for one in context.command.params if one.name not in _NOT_IN_A_FILE]
+    known = {name: one for one in settable for name in (str(one.name), *getattr(one, "aliases", ()))}
     defaults: dict[str, Any] = {}
     for table, key, value in _options_in(values):
         if key not in known:
@@ -46,12 +47,6 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
             raise UserError(f"--config {path}: {flag(name)} is given twice")
         defaults[name] = _as_on_command_line(known[key], value, path)
     context.default_map = defaults
-
-
-def _known_options(command: click.Command) -> dict[str, click.Parameter]:
-    """Return the parameters that a config file can set, by current and former names."""
-    settable = [parameter for parameter in command.params if parameter.name not in _NOT_IN_A_FILE]
-    return {name: one for one in settable for name in (str(one.name), *getattr(one, "aliases", ()))}
 
 
 def _unknown(key: str, command: click.Command, known: dict[str, click.Parameter]) -> str:
