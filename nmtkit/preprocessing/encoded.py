@@ -1,7 +1,7 @@
 """The results of encoding: blocks of sentences as ids, and the counts of a split."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from nmtkit.preprocessing.line_encoder import Lengths
 from nmtkit.preprocessing.reasons import KEPT, Marks, by_reason, count_marks
 from nmtkit.text.languages import side_names
 
-_COUNTS = ("marks", "tokens", "unknown")  # fields of `CorpusCounts`
 EXAMPLES = 5  #: dropped pairs kept for each reason
 
 
@@ -107,21 +106,12 @@ class EncodedSplit:
             self.shards,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to values that JSON can represent."""
-        corpora = [
-            {"prefix": corpus.prefix} | {name: getattr(corpus, name).tolist() for name in _COUNTS}
-            for corpus in self.corpora
-        ]
-        shards = [asdict(shard) for shard in self.shards]
-        return {"name": self.name, "corpora": corpora, "examples": self.examples, "shards": shards}
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncodedSplit":
-        """Restore an `EncodedSplit` from the values of `to_dict`."""
+        """Restore an `EncodedSplit` from the values of `asdict`, with lists of counts."""
         corpora = [
-            CorpusCounts(corpus["prefix"], *(np.array(corpus[name], np.int64) for name in _COUNTS))
-            for corpus in values["corpora"]
+            CorpusCounts(prefix, *(np.array(each, np.int64) for each in counts))
+            for prefix, *counts in map(dict.values, values["corpora"])
         ]
         examples = [Example(*example) for example in values["examples"]]
         return cls(values["name"], corpora, examples, [ShardSummary(**shard) for shard in values["shards"]])

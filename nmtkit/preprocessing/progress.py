@@ -8,9 +8,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+
+import numpy as np
 
 from nmtkit.console.log import logger
 from nmtkit.data.description import FileRecord, record_file
@@ -62,10 +64,10 @@ class SavedProgress:
             if record != known.get(name):
                 fsync(folder / name)
         fsync(folder)
-        splits = [split.to_dict() for split in self.splits]
+        splits = [asdict(split) for split in self.splits]
         fields = {"task": self.task, "pairs": self.pairs, "splits": splits, "files": self.files}
         with staged_file(folder / PROGRESS_FILE) as file:
-            file.write(json.dumps(fields).encode())
+            file.write(json.dumps(fields, default=np.ndarray.tolist).encode())
 
     @classmethod
     def load(cls, folder: Path, task: str) -> "SavedProgress | None":
