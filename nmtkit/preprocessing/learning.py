@@ -5,10 +5,11 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from nmtkit.checkpoint import Checkpoint, checkpoint_in, load_checkpoint
 from nmtkit.console.log import logger, working
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.description import DESCRIPTION
@@ -25,9 +26,6 @@ from nmtkit.text.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer,
 from nmtkit.text.user_symbols import PLACEHOLDERS, add_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import counted
-
-if TYPE_CHECKING:
-    from nmtkit.checkpoint import Checkpoint
 
 TRAINING_THREADS = 8  # fixed, since the model depends on it and --workers must not change the result
 
@@ -54,19 +52,17 @@ def _of_model(config: VocabularyConfig) -> Tokenizers:
     return tokenizer, tokenizer
 
 
-def _open(path: Path) -> "Dataset | Checkpoint":
+def _open(path: Path) -> Dataset | Checkpoint:
     if (path / DESCRIPTION).exists():
         return Dataset.open(path)
     if not path.exists():
         raise UserError(f"--vocab-from {path}: no such file or folder: give a dataset or a checkpoint")
-    from nmtkit.checkpoint import checkpoint_in, load_checkpoint  # imported late, since few runs need it
-
     if path.is_dir():
         raise UserError(f"--vocab-from {path} is a folder without {DESCRIPTION}: {checkpoint_in(path)}")
     return load_checkpoint(path)
 
 
-def _fitting(given: "Dataset | Checkpoint", config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
+def _fitting(given: Dataset | Checkpoint, config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
     """Return the tokenizers of `given`. Raises UserError if they do not fit the languages or the kind of text."""
     if given.source is not given.target and not includes((given.source_language, given.target_language), languages):
         separate = "tokenizers" if shares_vocabulary(given.source, given.target) else "vocabularies"
