@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import click
 
@@ -45,15 +45,15 @@ class AverageConfig(Config):
             raise UserError("--last and --best are mutually exclusive: use one of them")
 
 
-def choose_last_or_best(values: dict[str, Any]) -> None:
-    """Let --last or --best on the command line override the other option in the `--config` file."""
-    prefer_command_line(values, "last", "best")
-
-
 @command("nmt-average")
 @click.argument("checkpoints", nargs=-1, required=True, type=PathName())
 @output_option("FILE", "Checkpoint to write. An existing file is replaced only if it is a checkpoint.")
-@options(choose_last_or_best, config=AverageConfig, choice=WeightsConfig, log=LogConfig)
+@options(
+    lambda values: prefer_command_line(values, "last", "best"),
+    config=AverageConfig,
+    choice=WeightsConfig,
+    log=LogConfig,
+)
 def main(
     checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, choice: WeightsConfig, log: LogConfig
 ) -> None:
@@ -74,28 +74,22 @@ def main(
         check_readable(path)
 
     from nmtkit.checkpoint import check_replaceable, save_checkpoint
-    from nmtkit.training.averaging import (
-        average_checkpoints,
-        average_run,
-        best_checkpoints,
-        last_checkpoints,
-        relative_names,
-        trim_vocabulary,
-    )
+    from nmtkit.training import averaging
 
     check_replaceable(output)
     paths = list(checkpoints)
     if folder is not None and config.last is not None:
-        average, paths = average_run(partial(last_checkpoints, folder, config.last, config.until), choice.weights)
+        select = partial(averaging.last_checkpoints, folder, config.last, config.until)
+        average, paths = averaging.average_run(select, choice.weights)
     elif folder is not None and config.best is not None:
-        average, paths = average_run(partial(best_checkpoints, folder, config.best, config.until), choice.weights)
+        select = partial(averaging.best_checkpoints, folder, config.best, config.until)
+        average, paths = averaging.average_run(select, choice.weights)
     else:
-        average = average_checkpoints(paths, choice.weights)
+        average = averaging.average_checkpoints(paths, choice.weights)
     if config.trim_vocabulary:
-        average = trim_vocabulary(average, config.trim_vocabulary)
+        average = averaging.trim_vocabulary(average, config.trim_vocabulary)
     save_checkpoint(output, average)
-    names = ", ".join(relative_names(paths))
-    logger.info("wrote %s, the average of %s", output, names)
+    logger.info("wrote %s, the average of %s", output, ", ".join(averaging.relative_names(paths)))
     logger.info("translate with it: nmt-generate %s", as_flags({"checkpoint": output, "input": "FILE"}))
 
 

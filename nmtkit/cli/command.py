@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import errno
+import functools
 import io
 import os
 import re
@@ -72,33 +73,13 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.common = tuple(common.split())
         self.on_all_ranks = on_all_ranks
+        eager = functools.partial(click.Option, is_eager=True, expose_value=False)
+        switch = functools.partial(eager, is_flag=True)
+        advice = "TOML or JSON file of options. The command line overrides it: the prefix no- turns a switch off."
         self.params += [
-            click.Option(
-                ["--config"],
-                type=PathName(),
-                is_eager=True,
-                expose_value=False,
-                callback=read_config_file,
-                metavar="FILE",
-                help="TOML or JSON file of options. The command line overrides it: the prefix no- turns a switch off.",
-            ),
-            click.Option(
-                ["--debug"],
-                is_flag=True,
-                is_eager=True,
-                expose_value=False,
-                callback=_note_debug,
-                help="Show the traceback of an error.",
-            ),
-            click.Option(
-                ["--help-all"],
-                is_flag=True,
-                is_eager=True,
-                expose_value=False,
-                hidden=not common,
-                callback=_show_all,
-                help="Show all options and exit.",
-            ),
+            eager(["--config"], type=PathName(), callback=read_config_file, metavar="FILE", help=advice),
+            switch(["--debug"], callback=_note_debug, help="Show the traceback of an error."),
+            switch(["--help-all"], hidden=not common, callback=_show_all, help="Show all options and exit."),
         ]
         click.version_option(__version__, prog_name=self.name)(self)
 
@@ -140,17 +121,10 @@ class Command(click.Command):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run the command and exit: 0 for success, 2 for a user error, 1 for a failure, 128 + n after signal n."""
-        arguments = list(sys.argv[1:] if args is None else args)
-        try:
-            code = self._exit_code(arguments)
-        except Exception:
-            if not _raised:
-                raise  # a bug
-            code = self._report_signal(_raised[0])  # C code has replaced its exception
+        code = self._exit_code(list(sys.argv[1:] if args is None else args))
         for stream in (sys.stdout, sys.stderr):
             try:
-                if stream is not None:
-                    stream.flush()
+                stream.flush()
             except OSError:  # the exit code already reports a failure of stdout; a failure of the log is ignored
                 _discard(stream)
         if "TORCHELASTIC_RUN_ID" in os.environ:  # set by torchrun
@@ -162,14 +136,8 @@ class Command(click.Command):
     def _exit_code(self, arguments: list[str]) -> int:
         _raise_signals()
         self.debug = "--debug" in arguments  # for errors before click parses the options
-        for name in ("stdin", "stderr"):
-            if getattr(sys, name) is None:  # closed by the caller (2>&-): no file opened later must get its descriptor
-                setattr(sys, name, stream := open(os.devnull, "w"))  # noqa: SIM115, PTH123
-                os.set_inheritable(stream.fileno(), True)  # by workers
         escape_python_messages()
         try:
-            if sys.stdout is None:
-                raise UserError("stdout is closed")
             if (stdout := sys.__stdout__) and sys.stdout is stdout:  # otherwise, a program has replaced it
                 sys.stdout = _complete_stdout(stdout)
             if instruction := os.environ.get(self._completion_variable):
@@ -189,9 +157,11 @@ class Command(click.Command):
             return 128 + signal.SIGPIPE  # the reader has ended (`… | head`): exit silently, like a Unix tool
         except ReportedElsewhere as error:
             return _let_another_report(error.exit_code)
-        except (NmtkitError, ImportError, OSError, MemoryError) as error:
-            if _raised:
+        except Exception as error:
+            if _raised:  # C code or a handler has replaced its exception
                 return self._report_signal(_raised[0])
+            if not isinstance(error, NmtkitError | ImportError | OSError | MemoryError):
+                raise  # a bug
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
         return 0
@@ -200,11 +170,7 @@ class Command(click.Command):
         if instruction == "bash_complete" and _completes_redirection():
             click.echo("file,")  # makes click's bash script complete file names
             return 0
-        variable = self._completion_variable
-        if shell_complete(self, {}, str(self.name), variable, instruction):
-            raise UserError(f"{variable}={instruction} is not a completion request: unset it")
-        sys.stdout.flush()
-        return 0
+        return shell_complete(self, {}, str(self.name), self._completion_variable, instruction)
 
     def _report_signal(self, error: BaseException) -> int:
         if isinstance(error, Terminated):

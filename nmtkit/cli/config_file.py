@@ -11,12 +11,10 @@ from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.storage.files import parse_json, parse_toml
-from nmtkit.text.reading import read_bytes
 from nmtkit.wording import did_you_mean, quoted
 
 _IN_USE = "nmtkit.cli.config_file"  # key of the file's path in click's context
 _NOT_IN_A_FILE = ("config", "help_all", "version")
-_LARGEST = 1 << 20  # bytes of a config file
 
 
 def read_config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -24,7 +22,7 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     if path is None:
         return
     try:
-        text = read_bytes(path, _LARGEST).decode("utf-8-sig")  # some editors write a byte order mark
+        text = path.read_bytes().decode("utf-8-sig")  # some editors write a byte order mark
         is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # TOML never starts like this
         if path.suffix in (".yaml", ".yml"):
             raise UserError("YAML is not supported: give a TOML or JSON file")
@@ -38,7 +36,8 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     context.meta[_IN_USE] = path
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: expected a table of options")
-    known = _known_options(context.command)
+    settable = [one for one in context.command.params if one.name not in _NOT_IN_A_FILE]
+    known = {name: one for one in settable for name in (str(one.name), *getattr(one, "aliases", ()))}
     defaults: dict[str, Any] = {}
     for table, key, value in _options_in(values):
         if key not in known:
@@ -48,12 +47,6 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
             raise UserError(f"--config {path}: {flag(name)} is given twice")
         defaults[name] = _as_on_command_line(known[key], value, path)
     context.default_map = defaults
-
-
-def _known_options(command: click.Command) -> dict[str, click.Parameter]:
-    """Return the parameters that a config file can set, by current and former names."""
-    settable = [parameter for parameter in command.params if parameter.name not in _NOT_IN_A_FILE]
-    return {name: one for one in settable for name in (str(one.name), *getattr(one, "aliases", ()))}
 
 
 def _unknown(key: str, command: click.Command, known: dict[str, click.Parameter]) -> str:

@@ -153,10 +153,10 @@ def _check_files(output: OutputConfig, read: Iterable[Path | None], reads_stdin:
     sources = [path for path in read if path is not None]
     page = None if output.attention_html == STANDARD_STREAM else output.attention_html
     text = [] if output.path is None else [output.path, partial_path(resolve_file(output.path))]
-    written = [path for path in text if path is not None]
-    for path in (*written, *([] if page is None else [page])):
+    written = [path for path in (*text, page) if path is not None]
+    for path in written:
         check_output_file(path, sources)
-    if page is not None and resolve(page) in map(resolve, written):
+    if len(set(map(resolve, written))) < len(written):
         raise UserError(f"--output and --attention-html are both {output.path}: use two files")
     if STANDARD_STREAM in (output.path or STANDARD_STREAM, output.attention_html):
         check_stdout(sources, reads_stdin)

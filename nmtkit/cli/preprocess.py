@@ -1,19 +1,15 @@
 """nmt-preprocess: converts raw text to a dataset."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import options, prefer_command_line, refuse_idle
 from nmtkit.config import flag
 from nmtkit.console.log import LogConfig, configure
-from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.text.tokenizer import SPACE
-
-if TYPE_CHECKING:
-    from nmtkit.checkpoint import Checkpoint
 
 LEARNING = (  # options for learning a SentencePiece model
     *("model_type", "character_coverage", "byte_fallback", "normalization", "keep_invisible", "split_digits"),
@@ -43,22 +39,6 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         refuse_idle(values, ["dedup_normalized"], "without --dedup")
 
 
-def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":
-    """Open --vocab-from if it is a checkpoint; None for a dataset, which needs no torch."""
-    from nmtkit.data.description import DESCRIPTION
-
-    path = vocabulary.vocab_from
-    if path is None or (path / DESCRIPTION).exists():
-        return None
-    if not path.exists():
-        raise UserError(f"--vocab-from {path}: no such file or folder: give a dataset or a checkpoint")
-    from nmtkit.checkpoint import checkpoint_in, load_checkpoint
-
-    if path.is_dir():
-        raise UserError(f"--vocab-from {path} is a folder without {DESCRIPTION}: {checkpoint_in(path)}")
-    return load_checkpoint(path)
-
-
 @command(
     "nmt-preprocess",
     common="source_lang target_lang trainpref validpref testpref destdir vocab_size joined_vocab tokenizer vocab_from "
@@ -76,4 +56,4 @@ def main(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningCon
     from nmtkit.preprocessing.pipeline import check_outputs, preprocess
 
     check_outputs(files, [config_file_in_use()])
-    preprocess(files, vocabulary, cleaning, open_checkpoint(vocabulary))
+    preprocess(files, vocabulary, cleaning)

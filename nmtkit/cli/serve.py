@@ -13,8 +13,8 @@ from nmtkit.errors import UserError
 from nmtkit.serving.config import Languages, ServingOptions
 from nmtkit.text.reading import check_readable
 
-SET_BY_REQUESTS = ("nbest", "alignment")
-ABOUT_ONE_TEXT = ("prefix", "constraints", "score", "buffer")
+#: Options of nmt-generate that requests set, or that are about one text.
+NOT_OF_A_SERVER = ("nbest", "alignment", "prefix", "constraints", "score", "buffer")
 
 
 def refuse_idle_server_options(values: dict[str, Any]) -> None:
@@ -35,9 +35,7 @@ def refuse_idle_server_options(values: dict[str, Any]) -> None:
     "max_request_chars max_queue cors_origin glossary source_lang target_lang source_tag access_log quiet config",
 )
 @checkpoint_option(required=False)
-@options_without(
-    (*SET_BY_REQUESTS, *ABOUT_ONE_TEXT), refuse_idle_server_options, **ServingOptions.groups(), log=LogConfig
-)
+@options_without(NOT_OF_A_SERVER, refuse_idle_server_options, **ServingOptions.groups(), log=LogConfig)
 def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """Translate over HTTP until Ctrl-C or SIGTERM.
 

@@ -17,7 +17,6 @@ from nmtkit.storage.files import sha256, sha256_of_fields
 from nmtkit.storage.outputs import DATASET, DATASET_FORMAT, is_dataset
 from nmtkit.text.languages import is_direction, side_names
 from nmtkit.text.moses_bpe import MOSES_BPE
-from nmtkit.text.reading import read_bytes
 from nmtkit.text.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary
 from nmtkit.version import __version__
 from nmtkit.wording import quoted, shortened
@@ -25,7 +24,6 @@ from nmtkit.wording import quoted, shortened
 DESCRIPTION, FORMAT = DATASET, DATASET_FORMAT
 VERSION = 2
 SHARDED_VERSION = 3  #: version of datasets whose splits are stored in shards
-_MAX_BYTES = 1 << 24  # most bytes of dataset.json
 _LONGEST_REASON = 300  # characters of a message that quotes values of dataset.json
 
 _SPLIT = r"(train|valid\d*|test\d*)"
@@ -185,7 +183,7 @@ def _read_fields(path: Path) -> dict[str, Any]:
     if path.parent.is_file():
         raise UserError(f"{path.parent} is a file: give the folder of a dataset")
     try:
-        fields = json.loads(read_bytes(path, _MAX_BYTES))
+        fields = json.loads(path.read_bytes())
         checksum = sha256_of_fields(fields) if isinstance(fields, dict) else ""
     except OSError as error:
         reason = f"{path.name}: {error.strerror}"

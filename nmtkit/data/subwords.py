@@ -38,10 +38,7 @@ class Resegmenter:
                 f"--subword-sampling needs a SentencePiece model, but the dataset's tokenizer is {tokenizer.kind}: "
                 "omit the option, or learn a model with nmt-preprocess"
             )
-        try:
-            model_type, pieces = read_model(tokenizer.model)
-        except ValueError as error:
-            raise UserError(f"--subword-sampling: {error}") from error
+        model_type, pieces = read_model(tokenizer.model)
         if model_type not in (ModelType.BPE, ModelType.UNIGRAM):
             raise UserError(
                 f"--subword-sampling: the dataset's SentencePiece model is of type {model_type.name.lower()}, which "

@@ -31,11 +31,9 @@ from nmtkit.storage.outputs import writing_stdout
 from nmtkit.text.document_formats import guess
 from nmtkit.text.input_stream import STANDARD_STREAM, chunks
 from nmtkit.text.languages import SEVERAL
-from nmtkit.text.reading import read_bytes
 from nmtkit.text.segment import PLACEHOLDERS, Segment
 from nmtkit.text.tags import tag_ids
 
-_MAX_DOCUMENT = 256 << 20  # bytes
 Observer = Callable[[Translation], object]
 
 
@@ -178,7 +176,7 @@ def translate_file(
     markup, path, stats = options.markup, options.input.path, StreamStats(0)
     language = "" if target_language == SEVERAL else target_language
     try:
-        content = read_bytes(path, _MAX_DOCUMENT) if path else sys.stdin.buffer.read()
+        content = path.read_bytes() if path else sys.stdin.buffer.read()
         chosen = Options(markup.kept, split_names(markup.columns), split_names(markup.keys), language)
         document = FORMATS[format](content, chosen)
     except OSError as error:

@@ -1,11 +1,8 @@
 """Documents: finds the translatable text in the bytes of a file, and keeps all other bytes.
 
 Each format is a function from the bytes of a file to a `Document`, with `segments` in the order of the file, and
-`write`, which takes their translations. A command or a server calls one function:
-
-    output = translate_document(content, "docx", translator.translate_segments, Options(target_language="de"))
-
-An unchanged segment keeps its bytes. Errors of the input are UserErrors without the file's name.
+`write`, which takes their translations. An unchanged segment keeps its bytes. Errors of the input are UserErrors
+without the file's name.
 """
 
 import re
@@ -23,7 +20,7 @@ from nmtkit.documents.tables import read_csv, read_tsv
 from nmtkit.documents.text import read_text
 from nmtkit.documents.tmx import read_tmx
 from nmtkit.documents.xliff import read_xliff
-from nmtkit.text.segment import PLACEHOLDERS, Segment, protect
+from nmtkit.text.segment import Segment, protect
 
 #: The reader of each format.
 FORMATS: dict[str, Callable[[bytes, Options], Document]] = {
@@ -58,19 +55,3 @@ class Prepared:
             if translation != given:
                 self._results[number] = translation
         return self._results
-
-
-def translate_document(
-    content: bytes,
-    format: str,
-    translate: Callable[[Sequence[Segment]], Sequence[Segment]],
-    options: Options = Options(),  # noqa: B008
-    protected: Sequence[re.Pattern[str]] = (PLACEHOLDERS,),
-) -> bytes:
-    """Translate a document of one of `FORMATS`. Text that a pattern of `protected` matches is restored byte for byte.
-
-    `translate` returns a translated segment for each segment, in order, such as `Translator.translate_segments`.
-    """
-    document = FORMATS[format](content, options)
-    prepared = Prepared(document, protected)
-    return document.write(prepared.finished(translate(prepared.segments)))

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
 from nmtkit.inference.arrays import Ints
-from nmtkit.text.reading import check_readable, is_regular_file, read_bytes
+from nmtkit.text.reading import check_readable, is_regular_file
 from nmtkit.text.vocabulary import EOS, UNK, Vocabulary
 
 MAGIC, VERSION = b"NMTKLEXS", 1
-MAX_BYTES = 1 << 30  #: of a file
 _HEADER = struct.Struct("<8sIIIQ32s")  # magic, version, source pieces, frequent pieces, translations, vocabularies
 _OFFSET, _ID = np.dtype("<u8"), np.dtype("<u4")
 _CHECKSUM_BYTES = 32
@@ -72,7 +71,7 @@ class Shortlist:
         if not is_regular_file(path):  # a device may be endless
             raise UserError(f"{path} is not a regular file: use a shortlist of nmt-export")
         try:
-            return cls._parse(read_bytes(path, MAX_BYTES), source, target)
+            return cls._parse(path.read_bytes(), source, target)
         except UserError as error:
             raise UserError(f"{path}: {error}; make it with nmt-export --to shortlist") from error
 

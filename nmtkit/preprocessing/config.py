@@ -19,7 +19,6 @@ _VOCAB_SIZES = {1_000: 1_000, 5_000: 2_000, 15_000: 4_000, 60_000: 6_000, 400_00
 _LARGE_VOCAB_SIZE = 32_000
 BYTE_FALLBACK_SIZE = 1_000  #: smaller vocabularies have no byte pieces by default, since these would fill them
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
-_MAX_SHARD_BYTES = 1 << 60  # so that sums of two sizes fit into int64
 
 # Reasons for dropping a pair, in order, and the options that control each.
 REASONS: Mapping[str, tuple[str, ...]] = {
@@ -96,7 +95,7 @@ class FilesConfig(Config):
         size = _SIZE.fullmatch(self.shard_size)
         if size is None or not int(size[1]):
             raise UserError(f"--shard-size {self.shard_size!r} is not a size: give one in bytes, such as 500M or 4G")
-        return min(int(size[1]) << 10 * (" KMGT".index(size[2].upper() or " ")), _MAX_SHARD_BYTES)
+        return int(size[1]) << 10 * (" KMGT".index(size[2].upper() or " "))
 
     @property
     def splits(self) -> dict[str, tuple[str, ...]]:
@@ -245,11 +244,6 @@ class CleaningConfig(Config):
     max_ratio: float | None = option(
         None, min=1, max=1e6, help="Drop pairs in which one side has more than this many times the other's tokens."
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.langid_labels) not in (0, 2):
-            raise UserError(f"--langid-labels has {len(self.langid_labels)} labels, but there are two languages")
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -52,31 +52,23 @@ def _lines(side: Block, normalized: bool) -> Iterator[bytes] | list[bytes]:
 def mark_duplicates(hashes: Path, marks: Marks) -> None:
     """Mark each pair with the same hash as an earlier pair in `marks` (pairs,). Pairs that have a mark are ignored.
 
-    The hashes are partitioned by their leading bits, so that the distinct hashes of a partition fit into memory.
+    The hashes are partitioned by their leading bits, so that the hashes of a partition fit into memory.
     """
     values = map_numbers(hashes, HASH)
     bits = max(0, (len(values) - 1).bit_length() - (HASHES_PER_CHUNK - 1).bit_length())
     for partition in range(1 << bits):
-        first = list(_first_positions(values, marks, partition, bits))
-        positions = np.concatenate([np.empty(0, np.int64), *first])
-        _, is_first = np.unique(values[positions], return_index=True)
+        positions = np.concatenate([np.empty(0, np.int64), *_kept_positions(values, marks, partition, bits)])
+        _, first = np.unique(values[positions], return_index=True)
         marks[positions] = DUPLICATE
-        marks[positions[is_first]] = KEPT
+        marks[positions[first]] = KEPT
 
 
-def _first_positions(
-    values: NDArray[np.uint64], marks: Marks, partition: int, bits: int
-) -> Iterator[NDArray[np.int64]]:
-    """Mark the duplicates within each chunk of hashes, and yield the ascending positions (n,) of the others. Only kept
-    pairs of the partition count: their hashes have its number as leading `bits`."""
+def _kept_positions(values: NDArray[np.uint64], marks: Marks, partition: int, bits: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the ascending positions (n,) of kept pairs whose hashes have the number of a partition as leading `bits`,
+    for each chunk of hashes."""
     for start in range(0, len(values), HASHES_PER_CHUNK):
         chunk = np.asarray(values[start : start + HASHES_PER_CHUNK])
         candidates = marks[start : start + len(chunk)] == KEPT
         if bits:
             candidates &= (chunk >> np.uint64(64 - bits)) == partition
-        positions = np.flatnonzero(candidates)
-        _, first = np.unique(chunk[positions], return_index=True)
-        marks[start + positions] = DUPLICATE
-        kept = start + positions[np.sort(first)]
-        marks[kept] = KEPT
-        yield kept
+        yield start + np.flatnonzero(candidates)

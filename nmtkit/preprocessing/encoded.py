@@ -1,7 +1,7 @@
 """The results of encoding: blocks of sentences as ids, and the counts of a split."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +13,7 @@ from nmtkit.preprocessing.config import REASONS
 from nmtkit.preprocessing.line_encoder import Lengths
 from nmtkit.preprocessing.reasons import KEPT, Marks, by_reason, count_marks
 from nmtkit.text.languages import side_names
-from nmtkit.text.vocabulary import UNK
 
-_COUNTS = ("marks", "tokens", "unknown")  # fields of `CorpusCounts`
 EXAMPLES = 5  #: dropped pairs kept for each reason
 
 
@@ -27,21 +25,15 @@ class Example(NamedTuple):
     target: str
 
 
-@dataclass(frozen=True)
-class EncodedSide:
+class EncodedSide(NamedTuple):
     """One side of an encoded block: its concatenated tokens, and the lengths of its sentences with EOS."""
 
     tokens: Tokens
     lengths: Lengths
     unknown: int  #: number of unknown tokens
 
-    @classmethod
-    def of(cls, tokens: Tokens, lengths: Lengths) -> "EncodedSide":
-        return cls(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
 
-
-@dataclass(frozen=True)
-class EncodedBlock:
+class EncodedBlock(NamedTuple):
     """The kept sentence pairs of a block of text."""
 
     corpus: int  #: index of the corpus
@@ -114,21 +106,12 @@ class EncodedSplit:
             self.shards,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to values that JSON can represent."""
-        corpora = [
-            {"prefix": corpus.prefix} | {name: getattr(corpus, name).tolist() for name in _COUNTS}
-            for corpus in self.corpora
-        ]
-        shards = [asdict(shard) for shard in self.shards]
-        return {"name": self.name, "corpora": corpora, "examples": self.examples, "shards": shards}
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncodedSplit":
-        """Restore an `EncodedSplit` from the values of `to_dict`."""
+        """Restore an `EncodedSplit` from the values of `asdict`, with lists of counts."""
         corpora = [
-            CorpusCounts(corpus["prefix"], *(np.array(corpus[name], np.int64) for name in _COUNTS))
-            for corpus in values["corpora"]
+            CorpusCounts(prefix, *(np.array(each, np.int64) for each in counts))
+            for prefix, *counts in map(dict.values, values["corpora"])
         ]
         examples = [Example(*example) for example in values["examples"]]
         return cls(values["name"], corpora, examples, [ShardSummary(**shard) for shard in values["shards"]])

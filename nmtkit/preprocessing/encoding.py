@@ -8,19 +8,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.console.log import Progress
 from nmtkit.data.binary import Tokens
-from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.copy_training import with_placeholders
-from nmtkit.preprocessing.encoded import EXAMPLES, EncodedBlock, EncodedSide, EncodedSplit, Example
+from nmtkit.preprocessing.encoded import EXAMPLES, EncodedBlock, EncodedSide, Example
 from nmtkit.preprocessing.filters import has_blank_side
 from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
 from nmtkit.preprocessing.reasons import EMPTY, KEPT, RATIO, TOO_LONG, Marks
 from nmtkit.preprocessing.scan import Corpus
-from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.text.reading import Block, read_parallel
 from nmtkit.text.tags import tag_ids
+from nmtkit.text.vocabulary import UNK
 
 EXAMPLE_CHARACTERS = 300  #: most characters on each side of an example
 
@@ -58,12 +56,11 @@ class Encoder:
         if self.cleaning is not None:
             marks[encoded] = _mark_lengths(source[1] - 1, target[1] - 1, self.cleaning)
         kept = marks[encoded] == KEPT
-        tags = map(tag_ids, self.tags, (self.source.tokenizer, self.target.tokenizer))
-        first, second = (
-            EncodedSide.of(*_prepend(tag, *_select(*side, kept)))
-            for tag, side in zip(tags, (source, target), strict=True)
+        sides = (
+            _kept_side(*source, kept, tag_ids(self.tags[0], self.source.tokenizer)),
+            _kept_side(*target, kept, tag_ids(self.tags[1], self.target.tokenizer)),
         )
-        return EncodedBlock(task.corpus, marks, (first, second), _examples(*lines, marks))
+        return EncodedBlock(task.corpus, marks, sides, _examples(*lines, marks))
 
 
 def _select_lines(block: Block, selected: NDArray[np.bool_]) -> bytes:
@@ -92,36 +89,18 @@ def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Exam
     ]
 
 
-def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> tuple[Tokens, Lengths]:
-    return (tokens, lengths) if kept.all() else (tokens[np.repeat(kept, lengths)], lengths[kept])
+def _kept_side(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_], tag: Sequence[int]) -> EncodedSide:
+    """Select the kept sentences, and insert the ids of a tag, if any, before each."""
+    if not kept.all():
+        tokens, lengths = tokens[np.repeat(kept, lengths)], lengths[kept]
+    if tag:
+        begins = np.cumsum(lengths) - lengths
+        tokens = np.insert(tokens, np.repeat(begins, len(tag)), np.tile(tag, len(lengths)))
+        lengths = lengths + np.int32(len(tag))
+    return EncodedSide(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
 
 
-def _prepend(tag: Sequence[int], tokens: Tokens, lengths: Lengths) -> tuple[Tokens, Lengths]:
-    """Insert the ids of a tag, if any, before each sentence."""
-    if not tag:
-        return tokens, lengths
-    begins = np.cumsum(lengths) - lengths
-    return np.insert(tokens, np.repeat(begins, len(tag)), np.tile(tag, len(lengths))), lengths + np.int32(len(tag))
-
-
-def encode_split(
-    split: EncodedSplit,
-    corpora: Sequence[Corpus],
-    pairs: int,
-    encoder: Encoder,
-    marks: Marks | None,
-    writer: SplitWriter,
-    pool: WorkerPool,
-) -> None:
-    """Encode a split of `pairs` sentence pairs with these `marks`, after the lines already counted in `split`."""
-    with writer, Progress(f"encoding {split.name}", total=pairs, unit="pairs") as progress:
-        progress.advance(split.lines)
-        for block in pool.map(encoder, _tasks(corpora, marks, split.lines)):
-            writer.write(block)
-            progress.advance(len(block.marks))
-
-
-def _tasks(corpora: Sequence[Corpus], marks: Marks | None, done: int) -> Iterator[EncodingTask]:
+def encoding_tasks(corpora: Sequence[Corpus], marks: Marks | None, done: int) -> Iterator[EncodingTask]:
     """Yield the blocks of a text after its first `done` lines, which are whole blocks."""
     begin = 0
     for number, corpus in enumerate(corpora):

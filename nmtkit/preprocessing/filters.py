@@ -20,12 +20,12 @@ from nmtkit.text.languages import side_names
 from nmtkit.text.reading import COMPRESSED, read_lines
 
 PairFilter = Callable[[str, str], bool]  # source, target -> whether the pair is dropped
+# Hashes of the normalized lines of test files by side, with about 100 bytes of memory per line.
+Overlap = tuple[set[bytes], set[bytes]]
 
 _SCRIPT_SHARE = 0.5  # of the letters on a side
 _LETTER_OF_ONE_SCRIPT = regex.compile(r"[\p{L}--\p{Common}--\p{Inherited}]", regex.VERSION1)
 _SCRIPT_NAME = re.compile(r"[A-Za-z_]+")
-
-
 _PREFIX = "__label__"
 
 
@@ -74,31 +74,24 @@ def _script_filter(config: CleaningConfig) -> PairFilter:
     return lambda source_text, target_text: source(source_text) < _SCRIPT_SHARE or target(target_text) < _SCRIPT_SHARE
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Hashes of the normalized lines of test files by side, with about 100 bytes of memory per line."""
+def read_overlap(files: Sequence[Path], languages: tuple[str, str]) -> Overlap:
+    """Read test files, such as test.en or test.de.gz. Raises UserError if the suffix is neither language."""
+    hashes: Overlap = (set(), set())
+    for path in files:
+        name = path.name.removesuffix(path.suffix) if path.suffix in COMPRESSED else path.name
+        side = next((side for side, language in enumerate(languages) if name.endswith(f".{language}")), None)
+        if side is None:
+            suffixes = " or ".join(f".{one}" for one in languages)
+            raise UserError(f"--exclude-overlap {path}: the file name must end with the language, {suffixes}")
+        hashes[side].update(_key(line) for line in read_lines(path) if line.strip())
+    return hashes
 
-    source: frozenset[bytes]
-    target: frozenset[bytes]
 
-    @classmethod
-    def read(cls, files: Sequence[Path], languages: tuple[str, str]) -> "Overlap":
-        """Read test files, such as test.en or test.de.gz. Raises UserError if the suffix is neither language."""
-        hashes: dict[str, set[bytes]] = {language: set() for language in languages}
-        for path in files:
-            name = path.name.removesuffix(path.suffix) if path.suffix in COMPRESSED else path.name
-            language = next((one for one in languages if name.endswith(f".{one}")), None)
-            if language is None:
-                suffixes = " or ".join(f".{one}" for one in languages)
-                raise UserError(f"--exclude-overlap {path}: the file name must end with the language, {suffixes}")
-            hashes[language].update(_key(line) for line in read_lines(path) if line.strip())
-        return cls(*(frozenset(hashes[language]) for language in languages))
-
-    def contains_side(self, source: str, target: str) -> bool:
-        """Whether the source or the target is a line of a test file in its language."""
-        return (bool(self.source) and _key(source) in self.source) or (
-            bool(self.target) and _key(target) in self.target
-        )
+def _overlap_filter(overlap: Overlap) -> PairFilter:
+    sources, targets = overlap
+    return lambda source, target: (
+        (bool(sources) and _key(source) in sources) or (bool(targets) and _key(target) in targets)
+    )
 
 
 def _key(line: str) -> bytes:
@@ -114,7 +107,7 @@ def enabled_filters(
     if config.source_script or config.target_script:
         yield "script", _script_filter(config)
     if overlap is not None:
-        yield "overlap", overlap.contains_side
+        yield "overlap", _overlap_filter(overlap)
     if config.langid_model is not None:
         yield "language", language_filter(config.langid_model, config.langid_labels or languages, config.min_langid)
 
@@ -141,7 +134,7 @@ class PairMarker:
 
 def make_marker(config: CleaningConfig, languages: tuple[str, str]) -> PairMarker | None:
     """Create the marker for these options; None if pairs need no marks. Raises UserError for an invalid option."""
-    overlap = Overlap.read(config.exclude_overlap, side_names(languages)) if config.exclude_overlap else None
+    overlap = read_overlap(config.exclude_overlap, side_names(languages)) if config.exclude_overlap else None
     has_filters = bool(list(enabled_filters(config, languages, overlap)))
     return PairMarker(config, languages, overlap) if has_filters or config.removes_duplicates else None
 

@@ -5,12 +5,14 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from nmtkit.checkpoint import Checkpoint, checkpoint_in, load_checkpoint
 from nmtkit.console.log import logger, working
 from nmtkit.data.corpus import Dataset
+from nmtkit.data.description import DESCRIPTION
 from nmtkit.errors import UserError
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import VocabularyConfig, default_vocab_size
@@ -19,36 +21,22 @@ from nmtkit.preprocessing.scan import Corpus, Scan, Words, is_usable, read_block
 from nmtkit.storage.files import map_numbers
 from nmtkit.text.casing import capitalize_words
 from nmtkit.text.languages import includes, side_names
-from nmtkit.text.reading import read_bytes
 from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer, Tokenizer, shares_vocabulary
 from nmtkit.text.user_symbols import PLACEHOLDERS, add_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import counted
 
-_MAX_MODEL_BYTES = 1 << 28  # a SentencePiece model with a million pieces has about 30 MB
-
 TRAINING_THREADS = 8  # fixed, since the model depends on it and --workers must not change the result
 
 Tokenizers = tuple[Tokenizer, Tokenizer]  # source, target; the same object for a joined vocabulary that nmtkit learned
 
 
-class HasTokenizers(Protocol):
-    """Anything with tokenizers and languages: a dataset or a checkpoint."""
-
-    source_language: str
-    target_language: str
-    source: Tokenizer
-    target: Tokenizer
-
-
-def reuse_tokenizers(
-    config: VocabularyConfig, languages: tuple[str, str], given: HasTokenizers | None = None
-) -> Tokenizers:
-    """Take the tokenizers from --spm-model, `given` or the dataset of --vocab-from, and add each --user-symbol. Raises
-    UserError if they do not fit the other options."""
+def reuse_tokenizers(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
+    """Take the tokenizers from --spm-model or --vocab-from, and add each --user-symbol. Raises UserError if they do not
+    fit the other options."""
     if config.vocab_from is not None:
-        reused = _fitting(given or Dataset.open(config.vocab_from), config, languages)
+        reused = _fitting(_open(config.vocab_from), config, languages)
     else:
         reused = _of_model(config)
     symbols = config.user_symbol if set(PLACEHOLDERS) <= set(reused[0].symbols()) else config.symbols
@@ -58,13 +46,23 @@ def reuse_tokenizers(
 def _of_model(config: VocabularyConfig) -> Tokenizers:
     assert config.spm_model is not None
     try:
-        tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _MAX_MODEL_BYTES))
+        tokenizer = SentencePieceTokenizer(config.spm_model.read_bytes())
     except (OSError, UserError) as error:
         raise UserError(f"--spm-model {config.spm_model}: {getattr(error, 'strerror', None) or error}") from error
     return tokenizer, tokenizer
 
 
-def _fitting(given: HasTokenizers, config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
+def _open(path: Path) -> Dataset | Checkpoint:
+    if (path / DESCRIPTION).exists():
+        return Dataset.open(path)
+    if not path.exists():
+        raise UserError(f"--vocab-from {path}: no such file or folder: give a dataset or a checkpoint")
+    if path.is_dir():
+        raise UserError(f"--vocab-from {path} is a folder without {DESCRIPTION}: {checkpoint_in(path)}")
+    return load_checkpoint(path)
+
+
+def _fitting(given: Dataset | Checkpoint, config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
     """Return the tokenizers of `given`. Raises UserError if they do not fit the languages or the kind of text."""
     if given.source is not given.target and not includes((given.source_language, given.target_language), languages):
         separate = "tokenizers" if shares_vocabulary(given.source, given.target) else "vocabularies"

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from nmtkit.console.log import logger
 from nmtkit.data.binary import Tokens, token_type
-from nmtkit.errors import UserError
 from nmtkit.machine.native_sources import STALE, is_stale
 from nmtkit.text.spm_model import encodes_words_apart
 from nmtkit.text.tokenizer import SENTENCEPIECE, SENTENCEPIECE_VOCAB, SPACE, Tokenizer
@@ -73,8 +72,5 @@ def _marks(tokenizer: Tokenizer) -> tuple[bytes, ...]:
     """Find marks such that the ids of any text without them are the concatenated ids of its words."""
     if not _words or tokenizer.kind not in _MARKS:
         return _ANY
-    try:
-        is_separable = tokenizer.kind == SPACE or encodes_words_apart(tokenizer.model)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    is_separable = tokenizer.kind == SPACE or encodes_words_apart(tokenizer.model)
     return _MARKS[tokenizer.kind] if is_separable else _ANY

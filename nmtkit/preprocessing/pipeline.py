@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit.console.log import logger, report, styled, write_table
+from nmtkit.console.log import Progress, logger, report, styled, write_table
 from nmtkit.console.terminal import Table
 from nmtkit.data.corpus import Dataset, read_tokenizers, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
@@ -17,15 +17,15 @@ from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoded import EncodedSplit
-from nmtkit.preprocessing.encoding import Encoder, encode_split
+from nmtkit.preprocessing.encoding import Encoder, encoding_tasks
 from nmtkit.preprocessing.filters import PairMarker, make_marker
-from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, reuse_tokenizers
+from nmtkit.preprocessing.learning import Tokenizers, learn_tokenizers, reuse_tokenizers
 from nmtkit.preprocessing.line_encoder import make_line_encoders
 from nmtkit.preprocessing.pair_files import divide, pair_format
 from nmtkit.preprocessing.progress import SavedProgress, identify_task
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
 from nmtkit.preprocessing.report import corpus_row, write_report
-from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
+from nmtkit.preprocessing.scan import Corpus, Scan, Scanner, scan
 from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.storage.atomic import resolve, staged_folder
 from nmtkit.storage.files import map_numbers
@@ -42,30 +42,21 @@ MARKS_FILE = "marks"  #: temporary file in the dataset folder: the mark of each 
 _SEGMENTED_SHARE = 0.05  # of lines have subword markers: more than raw text contains by chance
 
 
-def preprocess(
-    files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, given: HasTokenizers | None = None
-) -> Dataset:
+def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig) -> Dataset:
     """Create the dataset `files.destdir` from raw text, and open it.
 
-    If `vocabulary.vocab_from` is a checkpoint, pass it, already opened, as `given`; this function does not open it
-    itself, because that requires torch. The text is read once to validate, count and filter it, once to sample
-    sentences for SentencePiece training, and once to encode it. With --shard-size, a killed run is resumed. Raises
-    UserError for invalid text, and RunError if writing fails.
+    The text is read once to validate, count and filter it, once to sample sentences for SentencePiece training, and
+    once to encode it. With --shard-size, a killed run is resumed. Raises UserError for invalid text, and RunError if
+    writing fails.
     """
     divided = files.destdir.parent / f".{files.destdir.name}.pairs"
     try:
-        return _preprocess(files, vocabulary, cleaning, given, divided)
+        return _preprocess(files, vocabulary, cleaning, divided)
     finally:
         shutil.rmtree(divided, ignore_errors=True)
 
 
-def _preprocess(
-    files: FilesConfig,
-    vocabulary: VocabularyConfig,
-    cleaning: CleaningConfig,
-    given: HasTokenizers | None,
-    divided: Path,
-) -> Dataset:
+def _preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, divided: Path) -> Dataset:
     """Create the dataset. The sides of TSV and TMX files are written to the folder `divided`."""
     corpora = {
         name: [_find_corpus(prefix, files, divided / f"{name}{number}") for number, prefix in enumerate(prefixes)]
@@ -75,7 +66,7 @@ def _preprocess(
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
     texts = [path for split in corpora.values() for corpus in split for path in (corpus.source, corpus.target)]
     check_outputs(files, [*texts, vocabulary.vocab_from, vocabulary.spm_model, *cleaning.files])
-    reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
+    reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages)
     tags = _tags(files, vocabulary, reused)
     marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
     task = identify_task(files, vocabulary, cleaning, [*texts, *cleaning.files], reused)
@@ -158,10 +149,15 @@ def _second_pass(
             seed = vocabulary.seed if vocabulary.placeholders and is_cleaned else None
             encoder = Encoder(*line_encoders, cleaning if is_cleaned else None, tags, seed)
             given_marks = map_numbers(marks, np.uint8) if is_cleaned and marks.exists() else None
-            writer = SplitWriter(
-                folder, split, sides, sizes, files.shard_bytes, functools.partial(progress.save, folder)
-            )
-            encode_split(split, paths, progress.pairs[name], encoder, given_marks, writer, pool)
+            tasks = encoding_tasks(paths, given_marks, split.lines)
+            save = functools.partial(progress.save, folder)
+            with (
+                SplitWriter(folder, split, sides, sizes, files.shard_bytes, save) as writer,
+                Progress(f"encoding {name}", total=progress.pairs[name], unit="pairs", done=split.lines) as bar,
+            ):
+                for block in pool.map(encoder, tasks):
+                    writer.write(block)
+                    bar.advance(len(block.marks))
         _report(split, files.languages, warn_unknown=not (is_cleaned and vocabulary.is_learned))
 
 
@@ -200,7 +196,7 @@ def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, fol
     """Scan the training text, and write the mark of each pair, including duplicates, to `MARKS_FILE`."""
     marks, hashes = folder / MARKS_FILE, folder / HASHES_FILE
     with marks.open("wb") as marks_file, hashes.open("wb") as hashes_file:
-        result = scan(TRAIN, corpora, pool, scanner, MarkFiles(marks_file, hashes_file))
+        result = scan(TRAIN, corpora, pool, scanner, (marks_file, hashes_file))
     if not result.marked[KEPT]:
         raise UserError(all_dropped_message(TRAIN, by_reason(result.marked)))
     if dedup:

@@ -46,14 +46,8 @@ def corpus_row(corpus: CorpusCounts, languages: tuple[str, str]) -> dict[str, ob
 
 
 def write_report(path: Path, dataset: Dataset, encoded: EncodedSplit) -> None:
-    """Write the page about a split of `dataset`. Raises UserError or RunError if this fails."""
-    page = render_report(dataset, encoded)
-    with staged_file(path) as file:
-        file.write(page.encode())
-
-
-def render_report(dataset: Dataset, encoded: EncodedSplit) -> str:
-    """Render the page as self-contained HTML without scripts."""
+    """Write the page about a split of `dataset` as self-contained HTML without scripts. Raises UserError or RunError if
+    this fails."""
     languages = side_names(dataset.languages)
     split = dataset.split(encoded.name)
     sides = [
@@ -72,7 +66,9 @@ def render_report(dataset: Dataset, encoded: EncodedSplit) -> str:
             ("Examples of dropped pairs", _examples(encoded.examples, languages)),
         )
     )
-    return Template(_PAGE.read_text(encoding="utf-8")).substitute(title=title, body=body)
+    page = Template(_PAGE.read_text(encoding="utf-8")).substitute(title=title, body=body)
+    with staged_file(path) as file:
+        file.write(page.encode())
 
 
 def _count(side: Sentences, size: int) -> tuple[Counts, Counts]:

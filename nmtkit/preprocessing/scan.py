@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import chain, compress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -16,7 +15,7 @@ from nmtkit.errors import UserError
 from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import REASONS
 from nmtkit.preprocessing.dedup import hash_pairs
-from nmtkit.preprocessing.filters import PairMarker, has_blank_side
+from nmtkit.preprocessing.filters import PairMarker
 from nmtkit.preprocessing.reasons import DUPLICATE, EMPTY, KEPT, Marks, count_marks
 from nmtkit.text.reading import Block, read_parallel
 from nmtkit.text.tokenizer import count_segmented, has_subword_markers
@@ -36,30 +35,27 @@ class Corpus(NamedTuple):
 class Scan:
     """The result of the first pass over a split."""
 
-    pairs: int
-    usable: int  #: pairs to learn a vocabulary from, which no filter drops
     words: tuple[Words, Words]  #: word counts of source and target; empty if not requested
     segmented: tuple[int, int]  #: number of source and target lines with subword markers
     marked: NDArray[np.int64]  #: pairs by mark, as in `count_marks`
 
+    @property
+    def pairs(self) -> int:
+        return int(self.marked.sum())
 
-@dataclass(frozen=True)
-class ScannedBlock:
+    @property
+    def usable(self) -> int:
+        """The number of pairs to learn a vocabulary from, which no filter drops."""
+        return int(self.marked[_USABLE].sum())
+
+
+class ScannedBlock(NamedTuple):
     """The result of the first pass over a block."""
 
-    pairs: int
-    has_text: bool  #: whether any pair has text on both sides
     words: tuple[Words, Words]
     segmented: tuple[int, int]
     marks: Marks  #: the mark of each pair
     hashes: bytes  #: the hash of each pair, if requested
-
-
-class MarkFiles(NamedTuple):
-    """The temporary files of the training text: a mark and, to find duplicates, a hash for each pair."""
-
-    marks: BinaryIO
-    hashes: BinaryIO
 
 
 @dataclass(frozen=True)
@@ -81,25 +77,13 @@ class Scanner:
         if self.count_words:
             usable = is_usable(marks)
             words = _count_words(source.lines(), usable), _count_words(target.lines(), usable)
-        return ScannedBlock(
-            pairs=source.count,
-            segmented=(_count_segmented(source), _count_segmented(target)),  # also checks the encoding
-            has_text=_has_text(source, target),
-            words=words,
-            marks=marks,
-            hashes=hashes,
-        )
+        segmented = _count_segmented(source), _count_segmented(target)  # also checks the encoding
+        return ScannedBlock(words, segmented, marks, hashes)
 
 
 def _count_segmented(block: Block) -> int:
     """Count the lines with subword markers. Most blocks have none, and are then not split into lines."""
     return count_segmented(block.lines()) if has_subword_markers(block.text) else 0
-
-
-def _has_text(source: Block, target: Block) -> bool:
-    """Whether any pair has text on both sides. Usually the first pair does, so no other line is read."""
-    pairs = zip(BytesIO(source.content), BytesIO(target.content), strict=True)
-    return not all(has_blank_side(a.decode(), b.decode()) for a, b in pairs)
 
 
 def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:
@@ -118,28 +102,23 @@ def scan(
     corpora: Sequence[Corpus],
     pool: WorkerPool,
     scanner: Scanner = Scanner(),  # immutable
-    files: MarkFiles | None = None,
+    files: tuple[BinaryIO, BinaryIO] | None = None,
 ) -> Scan:
-    """Read a split once, and write the marks and hashes of its pairs to `files`. Raises UserError for malformed text,
-    and if there is no sentence pair."""
-    has_text, words, segmented = False, (Words(), Words()), (0, 0)
+    """Read a split once, and write the marks and the hashes of its pairs to two `files`. Raises UserError for malformed
+    text."""
+    words, segmented = (Words(), Words()), (0, 0)
     marked = np.zeros(1 + len(REASONS), np.int64)
     with Progress(f"reading {name}", unit="pairs") as progress:
         for block in pool.map(scanner, read_blocks(corpora)):
-            has_text |= block.has_text
             segmented = segmented[0] + block.segmented[0], segmented[1] + block.segmented[1]
             marked += count_marks(block.marks)
             for total, counted in zip(words, block.words, strict=True):
                 total.update(counted)
             if files is not None:
-                files.marks.write(block.marks.tobytes())
-                files.hashes.write(block.hashes)
-            progress.advance(block.pairs)
-    pairs = int(marked.sum())
-    if not has_text:
-        names = " ".join(f"{corpus.source} {corpus.target}" for corpus in corpora)
-        raise UserError(f"{names}: no line has text on both sides; no sentence pair for {name}")
-    return Scan(pairs, int(marked[_USABLE].sum()), words, segmented, marked)
+                files[0].write(block.marks.tobytes())
+                files[1].write(block.hashes)
+            progress.advance(len(block.marks))
+    return Scan(words, segmented, marked)
 
 
 _USABLE = [KEPT, EMPTY, DUPLICATE]

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +49,10 @@ class SplitWriter:
         self._dropped = self._dropped_path.open("ab")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         with self._dropped:
-            if kind is not None:
-                self._files.__exit__(kind, error, trace)
+            if raised[0] is not None:
+                self._files.__exit__(*raised)
                 return
             if not self._dropped.tell():
                 self._dropped_path.unlink()  # before the progress is saved, since a resumed run does nothing more

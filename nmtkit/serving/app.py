@@ -1,8 +1,8 @@
 """The HTTP service as an ASGI application."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -21,8 +20,8 @@ from nmtkit.console.log import logger
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.files import Downloads, read_file, uploaded_file
-from nmtkit.serving.markup import Documents
-from nmtkit.serving.messages import AnyRequest, check_media_type, json_object, read_request
+from nmtkit.serving.json_fields import TranslationRequest
+from nmtkit.serving.messages import check_media_type, json_object, read_request
 from nmtkit.serving.middleware import LoopbackHost, RequestRecorder
 from nmtkit.serving.models import Model, choose, languages_answer
 from nmtkit.serving.prometheus import MEDIA_TYPE, Metrics
@@ -34,16 +33,6 @@ MAX_REQUESTS = 128  # translated at the same time
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has disconnected: only for metrics and access log
 PAGE = Path(__file__).with_name("page.html")
 OPENAPI = Path(__file__).with_name("openapi.json")
-PATHS = (
-    "/",
-    "/health",
-    "/languages",
-    "/metrics",
-    "/openapi.json",
-    "/translate",
-    "/translate_file",
-    "/download_file/{token}/{name}",
-)
 _RETRY = {"retry-after": "1"}
 _PAGE_HEADERS = {  # the page runs no foreign scripts, connects only to this server, and cannot be framed
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -61,7 +50,7 @@ class Service:
         self._config, self._metrics = config, metrics
         self.use(models)
         self._page, self._openapi = PAGE.read_bytes(), OPENAPI.read_bytes()
-        self._slots = MAX_REQUESTS
+        self._slots = asyncio.Semaphore(MAX_REQUESTS)
         self._downloads = Downloads()
 
     def use(self, models: Sequence[Model]) -> None:
@@ -73,35 +62,28 @@ class Service:
 
     def app(self, is_loopback: bool = False) -> Starlette:
         """Create the application. If `is_loopback`, it accepts only Host headers that name this machine."""
-        app = Starlette(
-            routes=[
-                Route("/", self.page),
-                Route("/health", self.health),
-                Route("/languages", self.languages),
-                Route("/metrics", self.metrics),
-                Route("/openapi.json", self.openapi),
-                Route("/translate", self.translate, methods=["POST"]),
-                Route("/translate_file", self.translate_file, methods=["POST"]),
-                Route("/download_file/{token}/{name}", self.download_file),
-            ],
-            middleware=self._middleware(is_loopback),
-            exception_handlers={HTTPException: _refuse, ClientDisconnect: _drop, Exception: _fail},
-        )
+        routes = [
+            Route("/", self.page),
+            Route("/health", self.health),
+            Route("/languages", self.languages),
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
+            Route("/translate", self.translate, methods=["POST"]),
+            Route("/translate_file", self.translate_file, methods=["POST"]),
+            Route("/download_file/{token}/{name}", self.download_file),
+        ]
+        paths, config = [route.path for route in routes], self._config
+        handlers = {HTTPException: _refuse, ClientDisconnect: _drop, Exception: _fail}
+        app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False
-        return app
-
-    def _middleware(self, is_loopback: bool) -> list[Middleware]:
-        """Create the middleware, outermost first, so that rejected requests are recorded too."""
-        config = self._config
-        found = [Middleware(RequestRecorder, metrics=self._metrics, paths=PATHS, access_log=config.access_log)]
-        if is_loopback:
-            found.append(Middleware(LoopbackHost, own=config.host))
         if origins := config.cors_origin:
             methods, headers = ("GET", "POST"), ("retry-after",)
-            found.append(
-                Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, expose_headers=headers)
-            )
-        return found
+            app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, expose_headers=headers)
+        if is_loopback:
+            app.add_middleware(LoopbackHost, own=config.host)
+        # the outermost, which records rejected requests too
+        app.add_middleware(RequestRecorder, metrics=self._metrics, paths=paths, access_log=config.access_log)
+        return app
 
     async def page(self, request: Request) -> Response:
         """Answer with the page for a browser."""
@@ -132,24 +114,23 @@ class Service:
         """Translate the lines of a request."""
         check_media_type(request.headers)
         body = await _read_body(request, self._config.max_body)
-        with self._slot():  # taken late, so that clients with slow uploads hold no slot
+        async with self._slot():  # taken late, so that clients with slow uploads hold no slot
             # Large requests and answers take a second to parse and build: threads let other requests continue.
             values = await asyncio.to_thread(json_object, body)
             model = choose(self._models, values)
-            source = model.languages[0]
-            asked = await asyncio.to_thread(read_request, values, self._config, model.search.beam, source)
+            asked = await asyncio.to_thread(read_request, values, self._config, model)
             translations = await self._translated(asked, model, request)
-            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, model.source)))
+            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations)))
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file of a form, and answer with the address of the result."""
         body = await _read_body(request, self._config.max_body)
         name, content, values = await uploaded_file(request.headers, body)
         model = choose(self._models, values)
-        with self._slot():
+        async with self._slot():
             name, asked = await asyncio.to_thread(read_file, name, content, self._config, model.languages[1])
             translations = await self._translated(asked, model, request)
-            (result,) = await asyncio.to_thread(asked.write, translations)
+            result = await asyncio.to_thread(asked.answer, translations)
         path = self._downloads.add(name, result)
         return JSONResponse({"translatedFileUrl": str(request.base_url.replace(path=f"/{path}"))})
 
@@ -165,19 +146,16 @@ class Service:
         }
         return Response(content, media_type="application/octet-stream", headers=headers)
 
-    @contextmanager
-    def _slot(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
         """Hold one of the `MAX_REQUESTS` slots. Raises HTTPException 503 if all are taken."""
-        if not self._slots:
+        if self._slots.locked():
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests: try again later", _RETRY)
-        self._slots -= 1
-        try:
+        async with self._slots:
             with self._metrics.open_requests.track_inprogress():
                 yield
-        finally:
-            self._slots += 1
 
-    async def _translated(self, asked: AnyRequest | Documents, model: Model, request: Request) -> list[Translation]:
+    async def _translated(self, asked: TranslationRequest, model: Model, request: Request) -> list[Translation]:
         """Wait for the translations. Drops the job if the wait is cancelled, for example if the client disconnects."""
         try:
             job = self._batcher.submit(model.requests(asked.lines), asked.search(model.search), model.translate)
@@ -225,7 +203,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason, path = error.detail, request.scope["path"][:100]
     if error.status_code == HTTPStatus.NOT_FOUND and not path.startswith("/download_file/"):
-        reason = f"no such path {path}: the paths are {', '.join(PATHS)}"
+        reason = f"no such path {path}: the paths are {', '.join(route.path for route in request.app.routes)}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         reason = f"{path} takes {(error.headers or {})['Allow']}"
     return JSONResponse({"error": reason}, error.status_code, error.headers)

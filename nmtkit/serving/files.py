@@ -2,9 +2,7 @@
 
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import PurePath
 from urllib.parse import quote
@@ -15,16 +13,16 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from nmtkit.errors import UserError
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.json_fields import bad_request, check_size
-from nmtkit.serving.markup import Documents
+from nmtkit.serving.json_fields import TranslationRequest, bad_request
+from nmtkit.serving.markup import documents_request
 from nmtkit.text.document_formats import format_of
 
 _SECONDS = 600  # to download a file
 _MAX_BYTES = 1 << 26  # of all files that wait
 
 
-def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> tuple[str, Documents]:
-    """Parse a file by its extension for translation to `language`. Returns its name without folders, and its text.
+def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> tuple[str, TranslationRequest]:
+    """Parse a file by its extension for translation to `language`. Returns its name without folders, and its request.
     Raises HTTPException: 400 for a damaged file or an unsupported extension, 413 if it is too large."""
     from nmtkit.documents import FORMATS
     from nmtkit.documents.document import Options
@@ -38,9 +36,7 @@ def read_file(name: str, content: bytes, limits: ServeConfig, language: str) -> 
         document = FORMATS[format](content, Options(target_language=language))
     except UserError as error:
         raise bad_request(str(error)) from error
-    documents = Documents([document])
-    check_size([line.text for line in documents.lines], 1, limits)
-    return path.name, documents
+    return path.name, documents_request([document], limits, lambda contents: contents[0])
 
 
 async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes, dict[str, str]]:
@@ -65,18 +61,18 @@ async def uploaded_file(headers: Headers, body: bytes) -> tuple[str, bytes, dict
         await form.close()
 
 
-@dataclass
 class Downloads:
     """Keeps translated files in memory for download, for ten minutes unless newer files need the space."""
 
-    _files: "OrderedDict[str, tuple[float, bytes]]" = field(default_factory=OrderedDict)
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[float, bytes]] = {}  # oldest first
 
     def add(self, name: str, content: bytes) -> str:
         """Keep a file, and return the path to download it from."""
         path = f"download_file/{secrets.token_urlsafe(16)}/{quote(name)}"
         self._files[path] = time.monotonic(), content
-        while self._size() > _MAX_BYTES and len(self._files) > 1:
-            self._files.popitem(last=False)
+        while len(self._files) > 1 and sum(len(content) for _, content in self._files.values()) > _MAX_BYTES:
+            del self._files[next(iter(self._files))]
         return path
 
     def get(self, path: str) -> bytes | None:
@@ -84,6 +80,3 @@ class Downloads:
         for old in [old for old, (added, _) in self._files.items() if time.monotonic() - added > _SECONDS]:
             del self._files[old]
         return self._files[path][1] if path in self._files else None
-
-    def _size(self) -> int:
-        return sum(len(content) for _, content in self._files.values())

@@ -1,13 +1,31 @@
-"""Checks the fields of a request."""
+"""The base of all requests, and checks of their fields."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.scheduler import Line
+
+
+@dataclass(frozen=True)
+class TranslationRequest:
+    """Lines to translate, and a function that creates the response from their translations."""
+
+    lines: Sequence[Line]
+    answer: Callable[[Sequence[Translation]], Any]
+    nbest: int = 1
+    alignment: bool = False
+
+    def search(self, config: SearchConfig) -> SearchConfig:
+        """Return the server's `config`, adapted to this request."""
+        return replace(config, nbest=self.nbest, alignment=self.alignment)
 
 
 def bad_request(reason: str) -> HTTPException:

@@ -64,12 +64,9 @@ class LoopbackHost:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = Headers(scope=scope).get("host")
-        if host is None or self._is_own(host):
+        name = re.sub(r":\d*$", "", host or "").rstrip(".").lower()
+        if host is None or name == self._own or _OWN_HOST.fullmatch(name):
             await self._app(scope, receive, send)
             return
         reason = f"Host {host[:100]!r} is not this machine: use localhost or an IP address"
         await JSONResponse({"error": reason}, HTTPStatus.MISDIRECTED_REQUEST)(scope, receive, send)
-
-    def _is_own(self, host: str) -> bool:
-        name = re.sub(r":\d*$", "", host).rstrip(".").lower()
-        return name == self._own or _OWN_HOST.fullmatch(name) is not None

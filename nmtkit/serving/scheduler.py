@@ -125,22 +125,12 @@ class DynamicBatcher:
     def _translate_round(self) -> None:
         shares = self._next_round()
         start = time.monotonic()
-        for translate in dict.fromkeys(job.translate for job, _ in shares):
-            self._translate_by_one([share for share in shares if share[0].translate == translate])
+        for search in dict.fromkeys((job.translate, job.config) for job, _ in shares):
+            self._search([share for share in shares if (share[0].translate, share[0].config) == search])
         if shares:
             self._metrics.rounds.inc()
             self._metrics.search_seconds.inc(time.monotonic() - start)
         self._put_back([job for job, _ in shares])
-
-    def _translate_by_one(self, shares: list[Share]) -> None:
-        try:
-            for config in dict.fromkeys(job.config for job, _ in shares):
-                self._search([share for share in shares if share[0].config == config])
-        except WorkersNotStartedError as error:  # further searches would wait for the same failure
-            self._has_workers = False
-            for job, _ in _wanted(shares):
-                if not job.result.done() and not job.is_translated:
-                    self._fail(job, error)
 
     def _next_round(self) -> list[Share]:
         """Wait for the next round. It is empty if its jobs have been abandoned, or at the end."""
@@ -163,19 +153,16 @@ class DynamicBatcher:
                 self._search_together(wanted)
         except _SearchStopped:
             pass
-        except WorkersNotStartedError:
-            raise
         except Exception as error:
-            if is_retry:
-                self._fail(shares[0][0], error)
+            if is_retry or isinstance(error, WorkersNotStartedError):  # each retry would wait for the same failure
+                self._has_workers &= not isinstance(error, WorkersNotStartedError)
+                for job, _ in _wanted(shares):
+                    self._metrics.failures.inc()
+                    job.result.set_exception(error)
                 return
             logger.warning("a search failed, retrying its requests one by one: %s: %s", type(error).__name__, error)
             for share in _wanted(shares):
                 self._search([share], is_retry=True)
-
-    def _fail(self, job: Job, error: Exception) -> None:
-        self._metrics.failures.inc()
-        job.result.set_exception(error)
 
     def _search_together(self, shares: list[Share]) -> None:
         def check_wanted(done: int) -> None:

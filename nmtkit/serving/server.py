@@ -1,5 +1,6 @@
 """Runs the service: checks the machine, binds the socket, loads the models, and answers until a signal."""
 
+import functools
 import ipaddress
 import logging
 import os
@@ -46,27 +47,28 @@ def serve(files: Mapping[Languages | None, Sequence[Path]], options: ServingOpti
             f"--workers {workers}: each needs a core, and this process has {cores}: use at most --workers {cores}"
         )
     with _listener(options.server) as listener:
-        load = _Loader(options)
+        load = functools.partial(_load, options, RequestFiles(options.requests, options.search.ignore_case))
         models = [load(*item) for item in files.items()]
         metrics = Metrics()
         # with workers, never stop a search, since they would have to load the model again
         batcher = DynamicBatcher(options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
-        service = Service(batcher, models, options.server, metrics)
+        service, one_at_a_time = Service(batcher, models, options.server, metrics), threading.Lock()
 
         def reload() -> None:
-            now = time.monotonic_ns() // 1000  # with which systemd matches the message to its signal
-            notify(f"RELOADING=1\nMONOTONIC_USEC={now}")
-            try:
-                for number, (languages, paths) in enumerate(files.items()):
-                    name = _file_names(paths)
-                    try:
-                        models[number] = load(languages, paths)
-                        service.use(models)
-                        logger.info("reloaded %s", name)
-                    except (UserError, RunError) as error:
-                        logger.error("cannot reload %s, the current model stays in use: %s", name, error)
-            finally:
-                notify("READY=1")
+            with one_at_a_time:
+                now = time.monotonic_ns() // 1000  # with which systemd matches the message to its signal
+                notify(f"RELOADING=1\nMONOTONIC_USEC={now}")
+                try:
+                    for number, (languages, paths) in enumerate(files.items()):
+                        name = _file_names(paths)
+                        try:
+                            models[number] = load(languages, paths)
+                            service.use(models)
+                            logger.info("reloaded %s", name)
+                        except (UserError, RunError) as error:
+                            logger.error("cannot reload %s, the current model stays in use: %s", name, error)
+                finally:
+                    notify("READY=1")
 
         try:
             _run(service, listener, options.server, metrics, reload)
@@ -74,35 +76,29 @@ def serve(files: Mapping[Languages | None, Sequence[Path]], options: ServingOpti
             batcher.close()
 
 
-class _Loader:
-    """Loads models and checks that they support the search of the options."""
+def _load(
+    options: ServingOptions, request_files: RequestFiles, languages: Languages | None, paths: Sequence[Path]
+) -> Model:
+    """Load a model, and check that it supports the search of the options."""
+    checkpoints = [load_checkpoint(path) for path in paths]
+    codes, batches = checkpoints[0].source.language_codes, options.batches.for_documents()
+    given = options.requests.source_lang or "", options.requests.target_lang or ""
+    given = languages if languages and codes else given
+    translator = Translator.of(checkpoints, options.engine, options.weights, paths, given)
+    search = options.search.over(translator.search)
+    translator.log_settings(search)
+    search = replace(search, repetition_guard=search.repetition_guard is not False)
 
-    def __init__(self, options: ServingOptions) -> None:
-        self._options, self._request_files = options, RequestFiles(options.requests, options.search.ignore_case)
-        self._batches = options.batches.for_documents()
+    def translate(lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]) -> Iterator[Translation]:
+        requests = request_files.attach([lines])
+        return translator.stream_chunks(requests, search, batches, advance, warns_of_outputs=False)
 
-    def __call__(self, languages: Languages | None, paths: Sequence[Path]) -> Model:
-        checkpoints = [load_checkpoint(path) for path in paths]
-        options, codes = self._options, checkpoints[0].source.language_codes
-        given = options.requests.source_lang or "", options.requests.target_lang or ""
-        given = languages if languages and codes else given
-        translator = Translator.of(checkpoints, options.engine, options.weights, paths, given)
-        search = options.search.over(translator.search)
-        translator.log_settings(search)
-        search = replace(search, repetition_guard=search.repetition_guard is not False)
-
-        def translate(
-            lines: Sequence[Line], search: SearchConfig, advance: Callable[[int], None]
-        ) -> Iterator[Translation]:
-            requests = self._request_files.attach([lines])
-            return translator.stream_chunks(requests, search, self._batches, advance, warns_of_outputs=False)
-
-        if languages is None or codes:
-            languages = translator.languages
-        model = Model(translate, translator.source, languages, _identity(paths, checkpoints), search)
-        first = replace(model, languages=(codes[0], codes[0])) if codes else model
-        next(translate(first.requests(["A first one."]), replace(search, alignment=True), lambda done: None))
-        return model
+    if languages is None or codes:
+        languages = translator.languages
+    model = Model(translate, translator.source, languages, _identity(paths, checkpoints), search)
+    first = replace(model, languages=(codes[0], codes[0])) if codes else model
+    next(translate(first.requests(["A first one."]), replace(search, alignment=True), lambda done: None))
+    return model
 
 
 def _identity(paths: Sequence[Path], checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
@@ -128,13 +124,7 @@ def _run(
     server = uvicorn.Server(_settings(service.app(is_loopback)))
     metrics.open_connections.set_function(lambda: len(server.server_state.connections))
     if not _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        lock = threading.Lock()
-
-        def reload_in_turn() -> None:
-            with lock:
-                reload()
-
-        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reload_in_turn, daemon=True).start())
+        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reload, daemon=True).start())
     logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     notify("READY=1")
     server.run(sockets=[listener])

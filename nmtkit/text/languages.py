@@ -102,6 +102,5 @@ def language_of(language: str, codes: Sequence[str], default: str) -> str:
 
 
 def _parts(language: str) -> tuple[str, str]:
-    """The short code of a language, and its script or region in lower case."""
     first, *rest = re.split("[-_]", language.strip("_").lower())
     return short_code(first), "".join(rest)

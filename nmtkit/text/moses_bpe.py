@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nmtkit.errors import UserError
 from nmtkit.storage.files import parse_json
@@ -87,16 +87,13 @@ class MosesBpe:
         """Restore settings from `to_bytes`. Raises UserError if the content is malformed."""
         try:
             fields = parse_json(content.decode())
-        except ValueError as error:
-            raise UserError(f"not the settings of {MOSES_BPE}: not JSON") from error
-        if not isinstance(fields, dict) or fields.pop("format", None) != MOSES_BPE:
-            raise UserError(f"not the settings of {MOSES_BPE}")
-        if (version := fields.pop("version", None)) != _VERSION:
-            raise UserError(describe_unknown_version(MOSES_BPE, version, _VERSION))
-        for name in sorted(fields.keys() ^ cls.__dataclass_fields__.keys()):
-            raise UserError(f"the settings of {MOSES_BPE}: {quoted(name)} is unknown or missing")
-        _check_merges(fields["merges"])
-        return cls(**fields | {name: tuple(fields[name]) for name in ("merges", "symbols")})
+            if fields.pop("format") == MOSES_BPE and (version := fields.pop("version")) != _VERSION:
+                raise UserError(describe_unknown_version(MOSES_BPE, version, _VERSION))
+            settings = cls(**fields | {name: tuple(fields[name]) for name in ("merges", "symbols")})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"not the settings of {MOSES_BPE}") from error
+        _check_merges(settings.merges)
+        return settings
 
 
 class MosesBpeTokenizer:
@@ -111,11 +108,14 @@ class MosesBpeTokenizer:
     def __init__(self, vocab: Vocabulary, model: bytes) -> None:
         self.vocab, self.model = vocab, model
         self._settings = settings = MosesBpe.from_bytes(model)
-        library = _import_sacremoses()
-        self._tokenizer = library.MosesTokenizer(settings.language)
-        self._detokenizer = library.MosesDetokenizer(settings.language)
-        self._plain_detokenizer = library.MosesDetokenizer("")
-        self._normalizer = library.MosesPunctNormalizer(
+        try:
+            import sacremoses
+        except ImportError as error:
+            raise UserError(f"{MOSES_BPE} needs the package sacremoses: pip install sacremoses") from error
+        self._tokenizer = sacremoses.MosesTokenizer(settings.language)
+        self._detokenizer = sacremoses.MosesDetokenizer(settings.language)
+        self._plain_detokenizer = sacremoses.MosesDetokenizer("")
+        self._normalizer = sacremoses.MosesPunctNormalizer(
             settings.language, pre_replace_unicode_punct=True, post_remove_control_chars=True
         )
         self._ranks: Ranks = {}
@@ -236,11 +236,3 @@ def merge_symbols(symbols: Sequence[str], ranks: Ranks) -> list[str]:
             if (rank := ranks.get(pair_at(position))) is not None:
                 heapq.heappush(queue, (rank, position))
     return [symbol for symbol in merged if symbol]
-
-
-def _import_sacremoses() -> Any:
-    try:
-        import sacremoses
-    except ImportError as error:
-        raise UserError(f"the tokenizer {MOSES_BPE} needs the package sacremoses: pip install sacremoses") from error
-    return sacremoses

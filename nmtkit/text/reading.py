@@ -3,7 +3,6 @@
 import bz2
 import codecs
 import contextlib
-import errno
 import gzip
 import io
 import lzma
@@ -46,7 +45,6 @@ _COMPRESSORS = re.compile(
     rb"(?P<gzip>\x1f\x8b)|(?P<xz>\xfd7zXZ\0)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<zstd>\x28\xb5\x2f\xfd)"
 )
 _READ_BYTES = 1 << 16  # bytes per read
-_MAX_LINE_BYTES = 1 << 24  # SentencePiece needs 58 bytes of memory for each
 BLOCK_BYTES = 1 << 18  # of one `Block`: far below a worker's memory, and large enough to be worth sending
 
 
@@ -71,15 +69,6 @@ def find_side(prefix: str, language: str) -> Path:
 def is_regular_file(path: Path) -> bool:
     """Whether `path` is an accessible regular file, which can be read more than once."""
     return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises PermissionError)
-
-
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Read a whole file or pipe. Raises UserError after `limit` bytes, because a device may be endless."""
-    with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise UserError(f"more than {limit} bytes")
-    return content
 
 
 @contextlib.contextmanager
@@ -142,19 +131,8 @@ def _go_to_first_line(path: Path | str, file: io.BufferedReader) -> None:
 def read_raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file as bytes, without line feeds. The last line may lack one."""
     with _open_text(path) as file, _as_user_errors(path):
-        yield from _lines(file)
-
-
-def _lines(file: io.BufferedReader) -> Iterator[bytes]:
-    for line in iter(partial(file.readline, _MAX_LINE_BYTES + 1), b""):
-        _check_line_size(len(line))
-        yield line.removesuffix(b"\n")
-
-
-def _check_line_size(size: int) -> None:
-    """Raise OSError if a line of `size` bytes is too long for text, because an endless line would exhaust memory."""
-    if size > _MAX_LINE_BYTES:
-        raise OSError(errno.EFBIG, f"a line of more than {_MAX_LINE_BYTES >> 20} MiB, which is not text")
+        for line in file:
+            yield line.removesuffix(b"\n")
 
 
 class WaitingFile(io.FileIO):
@@ -185,7 +163,8 @@ def read_raw_stdin() -> Iterator[bytes]:
     stdin: io.BufferedReader = io.BufferedReader(WaitingFile(sys.stdin.fileno(), closefd=False), _READ_BYTES)
     with _as_user_errors("stdin"), stdin:
         _go_to_first_line("stdin", stdin)
-        yield from _lines(stdin)
+        for line in stdin:
+            yield line.removesuffix(b"\n")
 
 
 def decode_line(line: bytes, path: Path | str, number: int) -> str:
@@ -262,7 +241,6 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
 
 def _block(path: Path, first: int, lines: list[bytes]) -> Block:
     """Create a block of lines, and add a missing line feed to the last."""
-    _check_line_size(max(map(len, lines), default=0))
     content = b"".join(lines)
     return Block(path, first, len(lines), content if not lines or content.endswith(b"\n") else content + b"\n")
 

@@ -7,10 +7,13 @@ TensorBoard nor SentencePiece requires that version.
 
 import struct
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from nmtkit.errors import UserError
 
 _VARINT_BYTES = 10  # for 64 bits
 _SPACE = "▁"  # spells a space in pieces
@@ -47,11 +50,25 @@ class Piece(NamedTuple):
 
 
 def read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
-    """Return the type of a serialized model, and its pieces in order of ids. Raises ValueError if malformed."""
+    """Return the type of a serialized model, and its pieces in order of ids. Raises UserError if malformed."""
+    pieces, model_type = [], ModelType.UNIGRAM
+    with _as_user_errors():
+        for number, value in _fields(model):
+            if number == 1:
+                piece = dict(_fields(value))
+                (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
+                pieces.append(Piece(str(piece.get(1, b""), "utf-8"), score, PieceType(piece.get(3, PieceType.NORMAL))))
+            elif number == 2:
+                model_type = ModelType(dict(_fields(value)).get(3, ModelType.UNIGRAM))
+    return model_type, pieces
+
+
+@contextmanager
+def _as_user_errors() -> Iterator[None]:
     try:
-        return _read_model(model)
+        yield
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
-        raise ValueError(f"not a SentencePiece model ({error})") from error
+        raise UserError(f"not a SentencePiece model ({error})") from error
 
 
 def encodes_words_apart(model: bytes) -> bool:
@@ -67,8 +84,6 @@ def encodes_words_apart(model: bytes) -> bool:
     * ▁ is a piece: no word begins with an unknown piece, which would be joined to an earlier one. No piece is UNUSED:
       such pieces are split as they were last merged, perhaps in a different word.
     * No split symbol contains a space.
-
-    Raises ValueError if the model is malformed.
     """
     model_type, pieces = read_model(model)
     if model_type not in (ModelType.BPE, ModelType.CHAR) or any(piece.type == PieceType.UNUSED for piece in pieces):
@@ -152,22 +167,20 @@ def without_language_codes(model: bytes) -> bytes:
 
 
 def read_language_codes(model: bytes) -> list[str]:
-    """Read the codes of `append_language_codes`. Raises ValueError if the model is malformed."""
+    """Read the codes of `append_language_codes`. Raises UserError if the model is malformed."""
     return _symbols(model, _LANGUAGE_CODE)
 
 
 def read_split_symbols(model: bytes) -> list[str]:
-    """Read the symbols of `append_split_symbols`. Raises ValueError if the model is malformed."""
+    """Read the symbols of `append_split_symbols`. Raises UserError if the model is malformed."""
     return _symbols(model, _SPLIT_SYMBOL)
 
 
 def _symbols(model: bytes, field: int) -> list[str]:
     if _encode_varint(field << 3 | 2) not in model:  # reading all fields takes long
         return []
-    try:
+    with _as_user_errors():
         return [str(value, "utf-8") for number, value in _fields(model) if number == field]
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"not a SentencePiece model ({error})") from error
 
 
 def mark_invisible_kept(model: bytes) -> bytes:
@@ -193,18 +206,6 @@ def _encode_varint(value: int) -> bytes:
 
 
 _INVISIBLE_KEPT = _message(_KEEPS_INVISIBLE, b"invisible characters are kept")
-
-
-def _read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
-    pieces, model_type = [], ModelType.UNIGRAM
-    for number, value in _fields(model):
-        if number == 1:
-            piece = dict(_fields(value))
-            (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
-            pieces.append(Piece(str(piece.get(1, b""), "utf-8"), score, PieceType(piece.get(3, PieceType.NORMAL))))
-        elif number == 2:
-            model_type = ModelType(dict(_fields(value)).get(3, ModelType.UNIGRAM))
-    return model_type, pieces
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:

@@ -27,16 +27,14 @@ def train_sentencepiece(
     sentences: Iterable[str],
     *,
     vocab_size: int,
-    model_type: str,
-    character_coverage: float,
-    byte_fallback: bool,
     threads: int,
     normalization: str = "identity",
-    split_digits: bool = False,
     keep_invisible: bool = False,
     user_symbols: Sequence[str] = (),
+    **options: Any,
 ) -> bytes:
-    """Train a SentencePiece model on `sentences`, and return the content of its file.
+    """Train a SentencePiece model on `sentences`, and return the content of its file. Other `options` are those of
+    SentencePiece.
 
     Its ids are the ids of the vocabulary: PAD, UNK, BOS and EOS, then `user_symbols`, then learned pieces. Raises
     UserError if SentencePiece fails, most often because `vocab_size` is too large or too small for the text.
@@ -52,11 +50,8 @@ def train_sentencepiece(
                 sentence_iterator=chain.from_iterable(map(_cut, texts)),
                 model_writer=content,
                 vocab_size=vocab_size,
-                model_type=model_type,
-                character_coverage=character_coverage,
-                byte_fallback=byte_fallback,
                 **rules,
-                split_digits=split_digits,
+                **options,
                 user_defined_symbols=list(user_symbols),
                 num_threads=threads,
                 pad_id=0,
@@ -74,8 +69,7 @@ def train_sentencepiece(
             raise UserError(
                 f"--vocab-size {vocab_size} is too small for this text: use at least {too_small[1]}"
             ) from error
-        reason = str(error).rpartition("] ")[2]  # drop the position in SentencePiece's source code
-        reason = reason or str(error)
+        reason = str(error).rpartition("] ")[2] or str(error)  # without the position in SentencePiece's source code
         reason = _SENTENCEPIECE_OPTION.sub(lambda option: flag(option[1]), reason)
         raise UserError(f"--vocab-size {vocab_size}: SentencePiece failed: {reason}") from error
     return mark_invisible_kept(content.getvalue()) if keep_invisible else content.getvalue()

@@ -165,11 +165,8 @@ class SentencePieceVocabTokenizer:
     def __init__(self, vocab: Vocabulary, model: bytes) -> None:
         self.vocab, self.model = vocab, model
         self._processor, _ = _load_processor(model)
-        try:
-            self.language_codes: Sequence[str] = read_language_codes(model)
-            self._split_symbols = [*read_split_symbols(model), *self.language_codes]
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        self.language_codes: Sequence[str] = read_language_codes(model)
+        self._split_symbols = [*read_split_symbols(model), *self.language_codes]
         if UNK in vocab.to_ids(self._split_symbols):
             raise UserError("the SentencePiece model has a split symbol that is not in the vocabulary")
         self._symbol = symbol_pattern(self._split_symbols)
@@ -217,10 +214,7 @@ def is_marian_tag(piece: str) -> bool:
 
 
 def _user_defined(model: bytes) -> list[str]:
-    try:
-        return [piece.text for piece in read_model(model)[1] if piece.type == PieceType.USER_DEFINED]
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    return [piece.text for piece in read_model(model)[1] if piece.type == PieceType.USER_DEFINED]
 
 
 def _load_processor(model: bytes) -> tuple[Any, list[str]]:
@@ -238,14 +232,9 @@ def _load_processor(model: bytes) -> tuple[Any, list[str]]:
 
 def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
     """Encode each line as model ids (`out_type` int) or as pieces (str)."""
-    try:
-        if len(lines) < 8:  # a list starts a thread, which takes longer than a few lines
-            return [processor.encode(line, out_type=out_type) for line in lines]
-        return processor.encode(list(lines), out_type=out_type, num_threads=1)
-    except (TypeError, RuntimeError) as error:
-        if not all(isinstance(line, str) for line in lines):
-            raise
-        raise UserError("the text contains a lone surrogate, which is not a character") from error
+    if len(lines) < 8:  # a list starts a thread, which takes longer than a few lines
+        return [processor.encode(line, out_type=out_type) for line in lines]
+    return processor.encode(list(lines), out_type=out_type, num_threads=1)
 
 
 def _without_broken_characters(ids: Sequence[int], vocab: Vocabulary) -> Iterator[int]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from nmtkit.errors import UserError
 from nmtkit.text.moses_bpe import MOSES_BPE, MosesBpe
-from nmtkit.text.spm_model import append_user_symbols, read_model
-from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer, make_tokenizer, shares_vocabulary, symbol_fault
+from nmtkit.text.spm_model import append_user_symbols
+from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer, make_tokenizer, symbol_fault
 from nmtkit.text.vocabulary import Vocabulary
 from nmtkit.wording import quoted
 
@@ -35,37 +35,22 @@ def add_symbols(
     or already a piece.
     """
     check_symbols(symbols)
-    source, target = tokenizers
-    vocabulary = _grow(source.vocab, symbols)
-    new_source = _with_symbols(source, vocabulary, symbols, like)
-    if target is source:
-        return new_source, new_source
-    if not shares_vocabulary(source, target):
-        vocabulary = _grow(target.vocab, symbols)
-    return new_source, _with_symbols(target, vocabulary, symbols, like)
+    vocabularies = {id(each.vocab): _grown(each.vocab, symbols) for each in tokenizers}
+    made = {each: _with_symbols(each, vocabularies[id(each.vocab)], symbols, like) for each in {*tokenizers}}
+    return made[tokenizers[0]], made[tokenizers[1]]
 
 
-def _grow(vocabulary: Vocabulary, symbols: Sequence[str]) -> Vocabulary:
-    _refuse_present(symbols, vocabulary.pieces)
+def _grown(vocabulary: Vocabulary, symbols: Sequence[str]) -> Vocabulary:
+    if present := set(symbols).intersection(vocabulary.pieces):
+        raise UserError(f"--user-symbol {min(present)!r} is already a piece of the vocabulary: omit it")
     return Vocabulary([*vocabulary.pieces, *symbols])
 
 
 def _with_symbols(tokenizer: Tokenizer, vocabulary: Vocabulary, symbols: Sequence[str], like: str) -> Tokenizer:
     model = tokenizer.model
     if tokenizer.kind in SENTENCEPIECE_KINDS:
-        try:
-            _refuse_present(symbols, [piece.text for piece in read_model(model)[1]])
-        except ValueError as error:
-            raise UserError(f"--user-symbol: {error}") from error
         model = append_user_symbols(model, symbols, like)
     elif tokenizer.kind == MOSES_BPE:
         settings = MosesBpe.from_bytes(model)
         model = replace(settings, symbols=(*settings.symbols, *symbols)).to_bytes()
     return make_tokenizer(tokenizer.kind, vocabulary, model)
-
-
-def _refuse_present(symbols: Sequence[str], pieces: Sequence[str]) -> None:
-    present = set(pieces)
-    for symbol in symbols:
-        if symbol in present:
-            raise UserError(f"--user-symbol {symbol!r} is already a piece of the vocabulary: omit it")

@@ -15,6 +15,8 @@ from collect import ROOT, rewrite_links, site_files
 from patience import PATIENCE
 from reference import PAGES, SPECIFICATION, current
 
+from nmtkit.text.tokenizer import Tokenizer
+
 DOCS = ROOT / "docs"
 
 
@@ -93,11 +95,15 @@ def specification() -> dict[str, Any]:
     return found
 
 
-def test_the_http_api_specification_lists_the_endpoints_and_request_fields_of_the_server() -> None:
+def test_the_http_api_specification_lists_the_endpoints_and_request_fields_of_the_server(tokenizer: Tokenizer) -> None:
     pytest.importorskip("starlette")
-    from nmtkit.serving import app, libretranslate, messages
+    from echo_service import echo_service
 
-    assert set(specification()["paths"]) == set(app.PATHS)
+    from nmtkit.serving import libretranslate, messages
+    from nmtkit.serving.config import ServeConfig
+
+    with echo_service(tokenizer, ServeConfig()) as (service, _):
+        assert set(specification()["paths"]) == {route.path for route in service.app().routes}  # type: ignore[attr-defined]
     assert set(schema("Request")["properties"]) == set(messages.FIELDS)
     assert set(schema("LibreTranslateRequest")["properties"]) == set(libretranslate.FIELDS)
 
@@ -105,21 +111,22 @@ def test_the_http_api_specification_lists_the_endpoints_and_request_fields_of_th
 def test_server_responses_have_the_fields_of_the_http_api_specification(tiny_checkpoint: Path) -> None:
     pytest.importorskip("starlette")
     from nmtkit import Translator
-    from nmtkit.decoding.config import SearchConfig
-    from nmtkit.serving.libretranslate import LibreTranslateRequest
-    from nmtkit.serving.messages import TranslationRequest
-    from nmtkit.serving.models import languages_answer
+    from nmtkit.serving.config import ServeConfig
+    from nmtkit.serving.messages import read_request
+    from nmtkit.serving.models import Model, languages_answer
 
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
-    request = TranslationRequest(("the dog runs",), nbest=2, scores=True, alignment=True)
-    translations = list(translator.stream(request.lines, request.search(SearchConfig())))
-    found = request.answer(translations, translator.source)
+    model = Model(lambda lines, search, _: translator.stream(lines, search), translator.source, ("en", "de"))
+    wanted = {"text": "the dog runs", "nbest": 2, "scores": True, "alignment": True}
+    request = read_request(wanted, ServeConfig(), model)
+    translations = list(translator.stream(request.lines, request.search(model.search)))
+    found = request.answer(translations)
     assert set(found) == set(schema("Translations")["properties"])
     (line,) = found["translations"]
     assert set(line) == set(schema("Translation")["properties"])
     assert set(line["nbest"][0]) == set(schema("Hypothesis")["properties"])
-    other = LibreTranslateRequest((request.lines,), is_list=False, alternatives=1, detected="en")
-    found = other.answer(translations, translator.source)
+    other = read_request({"q": "the dog runs", "alternatives": 1, "source": "auto"}, ServeConfig(), model)
+    found = other.answer(translations)
     assert set(found) == set(schema("LibreTranslateTranslation")["properties"])
     assert set(found["detectedLanguage"]) == set(schema("DetectedLanguage")["properties"])
     assert set(languages_answer([("en", "de")])[0]) == set(schema("Language")["properties"])

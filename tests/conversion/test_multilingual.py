@@ -72,7 +72,8 @@ def encoded(tmp_path: Path) -> tuple[Checkpoint, Dataset]:
     checkpoint = find_importer(FOREIGN / "m2m").load(FOREIGN / "m2m", grow)
     files = FilesConfig("en", "gsw", validpref=(str(tmp_path / "valid"),), destdir=tmp_path / "data-bin")
     options = VocabularyConfig(vocab_from=tmp_path / "model.pt")
-    return checkpoint, preprocess(files, options, CleaningConfig(), checkpoint)
+    save_checkpoint(tmp_path / "model.pt", checkpoint)
+    return checkpoint, preprocess(files, options, CleaningConfig())
 
 
 def tokens(translations: Any) -> list[list[str]]:

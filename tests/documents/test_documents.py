@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
 import pytest
@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_documents import DOCX_BODY, ODF, SAMPLES, docx, zipped
 
-from nmtkit.documents import FORMATS, translate_document
+from nmtkit.documents import FORMATS, Prepared
 from nmtkit.documents.document import Options, plain
 from nmtkit.documents.wrapping import wrapped
 from nmtkit.errors import UserError
 from nmtkit.text.document_formats import DOCUMENTS, format_of
-from nmtkit.text.segment import Segment, place, words
+from nmtkit.text.segment import PLACEHOLDERS, Segment, place, words
 
+Translate = Callable[[Sequence[Segment]], Sequence[Segment]]
 GERMAN = Options(target_language="de")
 TARGETS = {
     "po": rb'(msgstr(?:\[\d\])?[ ]+)(?:"(?:[^"\\]|\\.)*"\s*)+',
@@ -45,6 +46,12 @@ def upper(segments: Sequence[Segment]) -> list[Segment]:
 def members(content: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def translate_document(content: bytes, format: str, translate: Translate, options: Options = GERMAN) -> bytes:
+    document = FORMATS[format](content, options)
+    prepared = Prepared(document, (PLACEHOLDERS,))
+    return document.write(prepared.finished(translate(prepared.segments)))
 
 
 def translated(format: str, content: bytes | str, options: Options = GERMAN) -> str:

@@ -152,7 +152,7 @@ def test_workers_that_cannot_be_started_fail_all_requests_of_a_round_at_once(
     for job in jobs:
         with pytest.raises(WorkersNotStartedError, match="replaced"):
             job.result.result(timeout=PATIENCE)
-    assert search.rounds == [["first"], ["gone"] * 3]
+    assert search.rounds == [["first"], ["gone"] * 3, ["gone"] * 3]
     assert texts(batcher.submit(["dog"], SearchConfig(), search)) == ["god"]
     assert value(metrics, "failures_total") == 6
     assert value(metrics, "queued_lines") == 0

@@ -1,7 +1,6 @@
 """Reading text: what a line is, which files are found, and which file and line an error names."""
 
 import bz2
-import contextlib
 import gzip
 import itertools
 import lzma
@@ -105,24 +104,6 @@ def test_lenient_decoding_replaces_invalid_bytes_and_flags_the_line() -> None:
         ("", False),
         ("Ende", False),
     ]
-
-
-def test_an_endless_line_is_refused_before_it_fills_the_memory() -> None:
-    with pytest.raises(UserError, match=r"/dev/zero: .*a line of more than 16 MiB"):
-        next(read_lines(Path("/dev/zero")))
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_the_largest_line_is_read_and_a_larger_one_refused_on_either_side(
-    side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text, "_MAX_LINE_BYTES", 1 << 20)
-    sides = ["a\nb\n", "a\nb\n"]
-    for size in ((1 << 20) - 1, (1 << 20) + 1):
-        sides[side] = f"a\n{'b' * size}\n"
-        paths = write_pair(tmp_path, *sides)
-        with pytest.raises(UserError, match=str(paths[side])) if size > 1 << 20 else contextlib.nullcontext():
-            assert ["".join(f"{line}\n" for line in each.lines()) for each in next(read_parallel(*paths))] == sides
 
 
 def test_utf16_is_refused_by_name_and_other_bytes_that_are_not_utf8_are_text(tmp_path: Path) -> None:

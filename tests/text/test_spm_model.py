@@ -2,6 +2,7 @@
 
 import pytest
 
+from nmtkit.errors import UserError
 from nmtkit.text.spm_model import read_model
 
 PIECE = b"\x0a\x0a\x0a\x01a\x15\x00\x00\x80\x3f\x18\x01"  # a, 1.0, NORMAL
@@ -20,5 +21,5 @@ def test_a_hand_encoded_piece_is_parsed() -> None:
     ],
 )
 def test_a_malformed_model_is_refused(model: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^not a SentencePiece model"):
+    with pytest.raises(UserError, match=r"^not a SentencePiece model"):
         read_model(model)
