@@ -194,7 +194,6 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return weights
 
     def record_attention(self, state: NativeState, layer: int) -> RecordedAttention:
-        """Record the attention of later steps, see `InferenceModel.record_attention`."""
         state.attention_layer, state.attention = layer, RecordedAttention(state.longest)
         return state.attention
 
@@ -220,26 +219,6 @@ class _Positions:
                 raise UserError(too_long(end, len(self._table)))
             self._table = sinusoid_table(2 * end, self._width, self._form)
         return self._table[start:end]
-
-
-class NativeLinear:
-    """Computes x·Wᵀ + b in fp32, or in int8 with W and x rounded to integers, each row with its own scale.
-
-    A matrix of more than 2^16 columns stays in fp32.
-    """
-
-    def __init__(self, weight: Floats, bias: Floats | None, number_format: NumberFormat) -> None:
-        """Copy weight (N, K) and bias (N,)."""
-        self.rows, self.columns = weight.shape
-        self.matrix = native_build.native.matrix(weight, bias, number_format.value)
-
-    def __call__(self, x: Floats) -> Floats:
-        """Map x (…, K) to (…, N). Raises TypeError if x is not float32 or has a different number of columns."""
-        if x.shape[-1] != self.columns or x.dtype != np.float32:
-            raise TypeError(f"{self.columns} columns of fp32 are expected, not {x.shape} of {x.dtype}")
-        y = np.empty((*x.shape[:-1], self.rows), np.float32)
-        native_build.native.multiply(self.matrix, np.ascontiguousarray(x), y, thread_count())
-        return y
 
 
 def unknown_options(config: TransformerConfig) -> list[str]:
