@@ -20,7 +20,6 @@ class TorchBackendState:
 
     @torch.inference_mode()
     def reorder(self, origins: Ints) -> None:
-        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
         self.state.reorder(_tensor(origins, self._device))
 
 
@@ -34,17 +33,14 @@ class TorchBackend(InferenceModel):
 
     @torch.inference_mode()
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`."""
         return self.model.encode(self._tensor(src), self._tensor(lengths))
 
     @torch.inference_mode()
     def start(self, memory: Any) -> TorchBackendState:
-        """Return the state of B rows before their first token, see `InferenceModel.start`."""
         return TorchBackendState(self.model.start(memory), self.model.device)
 
     @torch.inference_mode()
     def step(self, tokens: Ints, state: TorchBackendState) -> Floats:
-        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
         return _array(self.model.step(self._tensor(tokens), state.state))
 
     @torch.inference_mode()
@@ -58,24 +54,20 @@ class TorchBackend(InferenceModel):
         return _array(log_probs), columns.cpu().numpy()
 
     def state_bytes(self, tokens: int) -> int:
-        """Return the bytes that a state keeps for a hypothesis, see `InferenceModel.state_bytes`."""
         return self.model.state_bytes(tokens)
 
     @torch.inference_mode()
     def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
-        """Return the log-probability (B, T) of each token of tgt (B, T), see `InferenceModel.score`."""
         return _array(self.model.score(*map(self._tensor, (src, lengths, tgt, tgt_lengths))))
 
     @torch.inference_mode()
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """Return all attention weights, see `InferenceModel.attention`. Raises UserError if there are none."""
         self.alignment_layer(None)
         weights = self.model.attention(*map(self._tensor, (src, lengths, tgt_in)))
         return AttentionWeights(**{kind: [_array(layer) for layer in layers] for kind, layers in vars(weights).items()})
 
     @torch.inference_mode()
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
-        """Return the attention (B, T, S) averaged over heads, see `InferenceModel.alignment`."""
         number = self.alignment_layer(layer)
         sources, targets = (self._tensor(src), self._tensor(lengths)), self._tensor(tgt_in)
         return _array(self.model.alignment(*sources, targets, number))
