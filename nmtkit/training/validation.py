@@ -16,7 +16,7 @@ from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.engine import check_memory
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.inference.backends import BACKENDS, torch_backend
+from nmtkit.inference.backends import torch_backend, torch_backends
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.scoring.bleu import bleu, tokenized_bleu
 from nmtkit.text.tokenizer import SPACE, decode_reference
@@ -84,7 +84,7 @@ class Validator:
         for flag, asked in needs.items():
             if asked and not self.possible:
                 raise UserError(f"{flag}: {dataset.folder} has no split '{VALIDATION}': preprocess with --validpref")
-        if self.config.valid_bleu and options.model.arch not in BACKENDS:
+        if self.config.valid_bleu and options.model.arch not in torch_backends():
             raise UserError(
                 f"--valid-bleu: nmtkit cannot translate with the architecture {options.model.arch}: omit the option"
             )
