@@ -122,13 +122,14 @@ def translate(
         search = replace(search, alignment=True)
     buffer = translator.sizes(batches).buffer
     shard = shard_of(source, options.input.shard, buffer)
-    if options.input.interactive or source.is_terminal():
+    if options.input.interactive or (isinstance(source, TextInput) and source.is_terminal()):
         buffer = 1
     row_format = LOG_PROB if options.requests.score is not None and output.format == "text" else output.format
     with _open_output(output, row_format, search.nbest, shard.start) as (file, done, last):
         stats = StreamStats(done)
         repeated = done - len(last)  # the last lines are translated again, for a comparison
-        with _progress(output, _length(source, shard), repeated) as advance:
+        end = len(source.split) if isinstance(source, SplitInput) else shard.stop
+        with _progress(output, None if end is None else len(range(end)[shard]), repeated) as advance:
             lines = source.chunks(shard, buffer, stats)
             if options.input.input_format == "tsv":
                 lines = tsv_requests(lines, shard.start + 1)
@@ -200,12 +201,6 @@ def translate_file(
         file.write(document.write(prepared.finished(results)))
         file.flush()
     return stats
-
-
-def _length(source: Input, shard: slice) -> int | None:
-    """Return the number of lines of a shard, or None if it is unknown before the input is read."""
-    end = shard.stop if source.length is None else source.length
-    return None if end is None else len(range(end)[shard])
 
 
 @contextmanager
