@@ -114,7 +114,11 @@ def search_batch(
             if not is_out_of_memory(error):
                 raise
             if len(batch.tasks) == 1:
-                raise RunError(f"{out_of_memory(model.device)} {_for_sentence(batch.tasks[0])}") from error
+                tokens = counted(len(batch.tasks[0].source), "token")
+                raise RunError(
+                    f"{out_of_memory(model.device)} for one sentence of {tokens}: lower --max-source-tokens, or --beam "
+                    "(in training --valid-beam)"
+                ) from error
     _warn_of_halves()  # here the memory of the failed search has been freed
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
@@ -142,16 +146,6 @@ def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -
             f"{format_bytes(free)} is free: lower {lower} or --max-source-tokens"
         )
     return free is None
-
-
-def _for_sentence(task: Task) -> str:
-    """Describe a task that does not fit into memory, and what to do."""
-    if task.target is None:
-        return (
-            f"for one sentence of {len(task.source)} tokens: lower --max-source-tokens, or --beam (in training "
-            "--valid-beam)"
-        )
-    return f"to score a translation of {len(task.target)} tokens for one sentence of {len(task.source)}"
 
 
 @cache

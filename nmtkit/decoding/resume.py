@@ -3,7 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import BinaryIO
 
 from nmtkit.decoding.formats import rows_per_line
@@ -24,7 +24,7 @@ def find_whole_lines(file: BinaryIO, row_format: str, nbest: int, before: int = 
     whole_rows = (row for row in file if row.endswith(b"\n"))
     try:
         if row_format == "tsv":
-            lines, ends = _by_number(whole_rows, before)
+            lines, ends = _by_number(whole_rows)
         else:
             lines, ends = _by_count(whole_rows, row_format, nbest, before)
     except (ValueError, LookupError, TypeError) as error:
@@ -37,22 +37,18 @@ def find_whole_lines(file: BinaryIO, row_format: str, nbest: int, before: int = 
     return lines, last
 
 
-def _by_number(whole_rows: Iterator[bytes], before: int) -> tuple[int, deque[int]]:
+def _by_number(whole_rows: Iterator[bytes]) -> tuple[int, deque[int]]:
     """Count the input lines of a tsv output, except the last, because some of its rows may be missing.
 
     Returns the count and byte offsets: where the last counted lines begin, then where each of them ends.
     """
     lines = size = 0
-    ends = deque([0], _COMPARED + 1)
-    for row in whole_rows:
-        number = int(row.partition(b"\t")[0]) - before
-        if number != lines + 1:
-            if number != lines + 2 or not size:
-                raise ValueError(f"line {number} after line {lines + 1}")
-            lines += 1
-            ends.append(size)
-        size += len(row)
-    return lines, ends
+    ends = deque[int]([], _COMPARED + 1)
+    for _, rows in groupby(whole_rows, lambda row: int(row.partition(b"\t")[0])):
+        lines += 1
+        ends.append(size)
+        size += sum(map(len, rows))
+    return max(0, lines - 1), ends or deque([0])
 
 
 def _by_count(whole_rows: Iterator[bytes], row_format: str, nbest: int, before: int) -> tuple[int, deque[int]]:

@@ -296,23 +296,6 @@ class Translator:
             advance(1)
             yield translation
 
-    def stream_encoded(
-        self,
-        sentences: Iterable[Sequence[int]],
-        config: SearchConfig | None = None,
-        batches: StreamConfig | None = None,
-        source_tag: str = "",
-    ) -> Generator[Translation, None, None]:
-        """Translate sentences that are given as ids of the source vocabulary, without EOS, like `stream`.
-
-        Each begins with the ids of `source_tag`. Does not warn of truncated or repetitive translations, which are
-        frequent during training.
-        """
-        batches = batches or StreamConfig()
-        lines = (self.request(ids, source_tag) for ids in sentences)
-        groups = chunks(lines, self.sizes(batches).buffer)
-        return self.stream_chunks(groups, config, batches, warns_of_outputs=False)
-
     def sizes(self, batches: StreamConfig) -> BatchSizes:
         """Return the sizes of batches and buffer on the model's device."""
         return batches.sizes_on(self.model.device)

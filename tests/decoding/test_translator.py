@@ -222,7 +222,7 @@ def test_candidates_carry_pieces_and_their_log_probabilities(translator: Transla
 
 def test_encoded_sentences_are_translated_like_their_text(translator: Translator) -> None:
     encoded = translator.source.encode(LINES)
-    from_ids = [translation.text for translation in translator.stream_encoded(encoded, SEARCH)]
+    from_ids = [translation.text for translation in translator.stream(map(translator.request, encoded), SEARCH)]
     assert from_ids == texts(translator, LINES)
 
 
