@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.console.log import SECONDS_BETWEEN_LINES, report
@@ -193,7 +192,11 @@ class _FixedBeam:
         origins, tokens, steps = (
             torch.stack(columns)[:, index].cpu().numpy() for columns in zip(*self.steps, strict=True)
         )
-        ids, log_probs = _followed(origins, tokens, steps, length, slot)
+        rows = np.arange(len(numbers))
+        ids, log_probs = (np.zeros((len(numbers), len(each)), each.dtype) for each in (tokens, steps))
+        for t in reversed(range(len(tokens))):
+            ids[:, t], log_probs[:, t] = tokens[t, rows, slot], steps[t, rows, slot]
+            slot = np.where(t < length, origins[t, rows, slot], slot)
         for row, number in enumerate(numbers):
             if score[row] > -np.inf:
                 found = Hypothesis(
@@ -202,22 +205,3 @@ class _FixedBeam:
                     [*log_probs[row, : length[row]].tolist(), float(end[row])],
                 )
                 self._results[self.sentences[number]] = [found]
-
-
-def _followed(
-    origins: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    log_probs: NDArray[np.float32],
-    lengths: NDArray[np.int64],
-    slots: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return tokens and log-probabilities (n, t) of the hypotheses with `lengths` (n,) that end in `slots` (n,).
-
-    The other arguments, each (t, n, K), are the fields of `_Step` at each step.
-    """
-    rows, slots = np.arange(len(slots)), slots.copy()
-    ids, probs = (np.zeros((len(slots), len(tokens)), each.dtype) for each in (tokens, log_probs))
-    for t in reversed(range(len(tokens))):
-        ids[:, t], probs[:, t] = tokens[t, rows, slots], log_probs[t, rows, slots]
-        slots = np.where(t < lengths, origins[t, rows, slots], slots)
-    return ids, probs

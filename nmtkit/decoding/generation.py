@@ -15,7 +15,7 @@ from typing import BinaryIO
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.console.log import Progress, logger
 from nmtkit.data.corpus import Dataset
-from nmtkit.decoding.attention_page import at_most_a_page, attention_page
+from nmtkit.decoding.attention_page import at_most_a_page, write_attention_page
 from nmtkit.decoding.config import ALIGNMENT_FORMATS, GenerationOptions, OutputConfig, split_names
 from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
@@ -29,7 +29,7 @@ from nmtkit.errors import UserError
 from nmtkit.storage.atomic import resumable_file, staged_file
 from nmtkit.storage.outputs import writing_stdout
 from nmtkit.text.document_formats import guess
-from nmtkit.text.input_stream import STANDARD_STREAM, chunks
+from nmtkit.text.input_stream import chunks
 from nmtkit.text.languages import SEVERAL
 from nmtkit.text.reading import read_bytes
 from nmtkit.text.segment import PLACEHOLDERS, Segment
@@ -77,7 +77,7 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     stats.report(seconds, source.name, languages[0], translator.model, _next_command(options, target_language))
     if options.output.attention_html is not None:
         attentions = (translator.attention_of(each) for each in shown if each.candidates[0].tokens)
-        _write_page(options.output.attention_html, attention_page(attentions, languages))
+        write_attention_page(options.output.attention_html, attentions, languages)
     if references is not None:
         report_scores(options.evaluation, texts, references, target_language)
 
@@ -234,9 +234,3 @@ def _open_output(
             if os.fstat(file.fileno()).st_size not in (0, begin):
                 logger.warning("%s contains the translations so far: --resume continues it", file.name)
             raise
-
-
-def _write_page(path: Path, page: bytes) -> None:
-    with writing_stdout() if path == STANDARD_STREAM else staged_file(path) as file:
-        file.write(page)
-        file.flush()

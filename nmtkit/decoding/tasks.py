@@ -234,7 +234,11 @@ class SentenceEncoder:
         start = tuple(self._target.vocab.to_ids([request.target_lang] if request.target_lang else ()))
         if request.target is not None:
             target = self._target_ids(request.target)
-            self._check_target(target, line)
+            if self._positions is not None and len(target) > self._positions:
+                raise UserError(
+                    f"--score: the translation of line {line} has {counted(len(target), 'token')}, but the model has "
+                    f"positions for {self._positions}: shorten it"
+                )
             tasks = [Task(source, target=target, start=start)] if ids or target else []
             return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag, overlong=cut)
         constraints, prefix_is_cut = NO_CONSTRAINTS, False
@@ -259,14 +263,6 @@ class SentenceEncoder:
     @functools.cached_property
     def _tags_in_lines(self) -> frozenset[int]:
         return tags_in_lines(self._source, self.languages[1])
-
-    def _check_target(self, target: list[int], line: int) -> None:
-        """Raise UserError if the target of a line exceeds the positions."""
-        if self._positions is not None and len(target) > self._positions:
-            raise UserError(
-                f"--score: the translation of line {line} has {counted(len(target), 'token')}, but the model has "
-                f"positions for {self._positions}: shorten it"
-            )
 
     def _source_ids(self, request: Request, encoded: Iterator[list[int]]) -> list[int]:
         """Return the ids of a request, or the next of `encoded` if it has only text. A blank text has none.

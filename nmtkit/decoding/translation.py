@@ -138,7 +138,8 @@ def _recased(candidate: Candidate, recasing: Recasing) -> Candidate:
     """Return a candidate in the capitals of its line."""
     if candidate.segment is None:
         return replace(candidate, text=recasing.restored(candidate.text))
-    segment = recasing.restored_segment(candidate.segment)
+    parts = (recasing.restored(part) if isinstance(part, str) else part for part in candidate.segment.parts)
+    segment = Segment(tuple(parts), candidate.segment.movable)
     return replace(candidate, text=segment.plain, segment=segment)
 
 

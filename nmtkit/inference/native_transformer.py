@@ -64,12 +64,6 @@ class NativeState:
         """Set row i to the former row `origins[i]`, see `InferenceState.reorder`. Raises IndexError for a wrong row."""
         native_build.native.reorder(self.state, origins)
 
-    def prepare(self, rows: int) -> None:
-        """Prepare the next step, with this number of rows."""
-        self.length += 1
-        if self.attention is not None:
-            native_build.native.record_attention(self.state, self.attention_layer, self.attention.add_step(rows))
-
 
 class NativeTransformer(TransformerSizes, InferenceModel):
     """A Transformer whose search is compiled, in fp32 or int8."""
@@ -199,7 +193,9 @@ class NativeTransformer(TransformerSizes, InferenceModel):
 
     def _next_position(self, state: NativeState, rows: int) -> Floats:
         """Prepare a step, and return the encoding (1, …) of its target position."""
-        state.prepare(rows)
+        state.length += 1
+        if state.attention is not None:
+            native_build.native.record_attention(state.state, state.attention_layer, state.attention.add_step(rows))
         return self._target_positions.rows(state.length - 1, 1)
 
 
