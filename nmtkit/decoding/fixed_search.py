@@ -113,11 +113,10 @@ class _FixedBeam:
         self._results: list[list[Hypothesis]] = [[] for _ in range(B)]
 
     def _set_rows(self) -> None:
-        """Set the first row of each sentence (b, 1)."""
+        # (b, 1)
         self.first_rows = torch.arange(0, len(self.sentences) * self.K, self.K, device=self.ranks.device).unsqueeze(1)
 
     def advance(self, model: FixedModel, state: TorchState) -> None:
-        """Extend the hypotheses by one token."""
         K, t = self.K, len(self.steps)
         steps, tokens = self._candidates(model, state)  # (b · K, K)
         c = steps.size(1)

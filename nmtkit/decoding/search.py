@@ -142,7 +142,7 @@ class _Extension(NamedTuple):
 
 
 class _Histories:
-    """The tokens and their log-probabilities (t, n) of the hypotheses in n slots."""
+    """The tokens and their log-probabilities (t, n) of the hypotheses in n slots, oldest first."""
 
     _GROWTH = 32  # steps
 
@@ -155,12 +155,10 @@ class _Histories:
 
     @property
     def tokens(self) -> Ints:
-        """The tokens (t, n), oldest first."""
         return self._columns[0][: self.length]
 
     @property
     def log_probs(self) -> Floats:
-        """The log-probabilities (t, n), oldest first."""
         return self._columns[1][: self.length]
 
     def extend(self, prefix: Ints, token: Ints, log_prob: Floats, row: Ints) -> None:
@@ -187,7 +185,6 @@ class _Histories:
         return found
 
     def select(self, slots: Ints) -> None:
-        """Keep only the given slots (n,)."""
         self._columns = [column[:, slots] for column in self._columns]
 
 
@@ -235,7 +232,6 @@ class _Beam:
         (self.slots,) = self.open.nonzero()  # (R,) index in b · P + slot
 
     def advance(self, model: InferenceModel, state: InferenceState) -> None:
-        """Extend the hypotheses by one token."""
         frontier = Frontier(self.log_probs, self.vacant, self.slots, self.sentences, self.histories.tokens)
         choose = self._feed(model, state, frontier)
         extension = self._extension(choose(None))
@@ -278,7 +274,6 @@ class _Beam:
         return choose
 
     def _extension(self, choice: Selection) -> _Extension:
-        """Return the chosen candidate of each slot."""
         b, P = self.log_probs.shape
         c = choice.tokens.shape[1]
         candidate = choice.chosen if b == 1 else choice.chosen + np.arange(0, b * P * c, P * c)[:, None]  # (b, P)

@@ -135,7 +135,6 @@ def translation_of(
 
 
 def _recased(candidate: Candidate, recasing: Recasing) -> Candidate:
-    """Return a candidate in the capitals of its line."""
     if candidate.segment is None:
         return replace(candidate, text=recasing.restored(candidate.text))
     parts = (recasing.restored(part) if isinstance(part, str) else part for part in candidate.segment.parts)

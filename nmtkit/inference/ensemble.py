@@ -15,7 +15,7 @@ from nmtkit.inference.shortlist import Ids
 
 @dataclass
 class EnsembleState:
-    """The decoding state of each model of an ensemble: an `InferenceState`, or a `TorchState` in tensors."""
+    """The decoding state of each model of an ensemble: an `InferenceState`, or a `RowState` in tensors."""
 
     states: list[Any]
 

@@ -7,13 +7,14 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from nmtkit.inference.ensemble import EnsembleState
 from nmtkit.inference.protocol import AttentionWeights
+from nmtkit.inference.sentence_rows import RowState
 from nmtkit.inference.torch_top_k import top_k
 from nmtkit.machine.precision import precision_name
 from nmtkit.model.kernels import loss_kernel_on
@@ -23,15 +24,7 @@ from nmtkit.text.vocabulary import BOS
 _SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
 
 
-class TorchState(Protocol):
-    """The state of a decoder between two steps, see `InferenceState`."""
-
-    def reorder(self, origins: Tensor) -> None:
-        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
-
-    def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """Reorder like `reorder`, by origins (sentences · width,), without waiting for the GPU. Every sentence then has
-        `width` rows."""
+TorchState = RowState | EnsembleState  #: of a decoder between two steps
 
 
 class FixedModel(ABC):
