@@ -1,12 +1,11 @@
 """Runs the search in this process or in workers, each with its own copy of the model."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.console.log import logger
@@ -71,10 +70,8 @@ class SearchBatch:
         return [option for option, value in values.items() if value]
 
 
-class Engine(Protocol):
-    """Searches batches. Yields the n best hypotheses of each sentence of a batch, in the order of the batches."""
-
-    def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]: ...
+#: Searches batches. Yields the n best hypotheses of each sentence of a batch, in the order of the batches.
+Engine = Callable[[Iterable[SearchBatch]], Iterator[list[list[Hypothesis]]]]
 
 
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:

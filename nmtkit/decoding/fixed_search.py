@@ -46,7 +46,8 @@ def fixed_search(
     first = with_bos(starts, len(src))
     beam = _FixedBeam(lengths, config, model, banned, first)
     source = (torch.from_numpy(each).to(model.device) for each in (src, lengths))
-    state: TorchState = model.start_fixed(model.encode(*source), len(src), config.beam)
+    state: TorchState = model.start(model.encode(*source))
+    state.reorder_fixed(torch.arange(len(src), device=model.device).repeat_interleave(config.beam), config.beam)
     for tokens in torch.from_numpy(first[:, :-1].T.repeat(config.beam, 1)).to(model.device):
         model.best_step(tokens, state, 1, ())
     pending: HostCopy | None = None

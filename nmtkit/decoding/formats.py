@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit.decoding.alignment import balance
 from nmtkit.decoding.config import ALIGNMENT_FORMATS
-from nmtkit.errors import RunError
 
 if TYPE_CHECKING:
     from nmtkit.decoding.translation import Candidate, Translation
@@ -16,11 +15,7 @@ LOG_PROB = "log_prob"  #: a further format: only the log-probability of the best
 
 def rows(row_format: str, line: int, translation: "Translation", nbest: int) -> bytes:
     """Return the rows of an input line, in one of the `FORMATS` or `LOG_PROB`. `line` is its number, from 1."""
-    found = _ROWS[row_format](line, translation, nbest)
-    block = "".join(f"{row}\n" for row in found).encode()
-    if block.count(b"\n") != len(found):
-        raise RunError(f"line {line}: the translation contains a line feed, which is a bug in nmtkit")
-    return block
+    return "".join(f"{row}\n" for row in _ROWS[row_format](line, translation, nbest)).encode()
 
 
 def rows_per_line(row_format: str, nbest: int) -> int:

@@ -138,7 +138,7 @@ def translate(
             if output.attention_html is not None:
                 lines = at_most_a_page(lines)
             requests = request_files.attach(lines, shard)
-            if options.markup.is_wanted:
+            if options.markup.markup or options.markup.protect:
                 translations = translator.stream_markup(requests, options.markup, search, batches, advance, repeated)
             else:
                 translations = translator.stream_chunks(requests, search, batches, advance, repeated, shard.start + 1)

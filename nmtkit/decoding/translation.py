@@ -111,7 +111,7 @@ def translation_of(
         candidate = compose(parts, target, config, pieces, sentence.target, sentence.frame, placement)
         if sentence.target is None:
             both = list(zip(sentence.tasks, parts, strict=True))
-            cut = any(_is_cut(task, part, config, positions) for task, part in both)
+            cut = any(len(part.ids) >= _longest(task, config, positions) for task, part in both)
             repetitive = any(repeats(task.source[:-1], part.ids) for task, part in both)
             candidate = replace(candidate, cut=cut or None, repetitive=repetitive or None)
         candidates += (candidate,)
@@ -142,10 +142,8 @@ def _recased(candidate: Candidate, recasing: Recasing) -> Candidate:
     return replace(candidate, text=segment.plain, segment=segment)
 
 
-def _is_cut(task: Task, found: Hypothesis, config: SearchConfig, positions: int | None) -> bool:
-    """Whether an output is as long as --max-len-a, --max-len-b or the positions of the model allow."""
-    limit = config.length_limit(len(task.source) - 1, task.constraints.required_tokens, positions)
-    return len(found.ids) >= limit
+def _longest(task: Task, config: SearchConfig, positions: int | None) -> int:
+    return config.length_limit(len(task.source) - 1, task.constraints.required_tokens, positions)
 
 
 def compose(

@@ -7,7 +7,7 @@ gets the same translation in any batch.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -111,7 +111,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
             number_format.value,
             thread_count(),
         )
-        self._make_reference = reference
+        self._reference = cache(reference)
 
     @staticmethod
     def implements(config: ModelConfig) -> TypeGuard[TransformerConfig]:
@@ -125,10 +125,6 @@ class NativeTransformer(TransformerSizes, InferenceModel):
     def supports(cls, config: ModelConfig, number_format: NumberFormat) -> TypeGuard[TransformerConfig]:
         """Whether the compiled search can run a model with these options in this number format on this CPU."""
         return native_build.available(number_format) and cls.implements(config)
-
-    @cached_property
-    def _reference(self) -> InferenceModel:
-        return self._make_reference()
 
     def encode(self, src: Ints, lengths: Ints) -> NativeState:
         """Encode src (B, S) with lengths (B,) from 1 to S. Raises IndexError for other lengths or unknown ids."""
@@ -174,7 +170,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
 
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
         """Return the weights of every layer and head from the uncompiled model, see `InferenceModel.attention`."""
-        return self._reference.attention(src, lengths, tgt_in)
+        return self._reference().attention(src, lengths, tgt_in)
 
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
         """Return attention (B, T, S) averaged over heads, without computing higher layers; see `InferenceModel`."""

@@ -107,7 +107,8 @@ class InferenceModel(ABC):
         The last token of a row is EOS. Values beyond the end of a row have no meaning.
         """
         log_probs = np.zeros(tgt.shape, np.float32)
-        tgt_in, state = shift_right(tgt), self.start(self.encode(src, lengths))
+        state = self.start(self.encode(src, lengths))
+        tgt_in = np.concatenate([np.full_like(tgt[:, :1], BOS), tgt[:, :-1]], 1)
         rows = np.arange(len(tgt))  # those that have not ended
         for t in range(tgt.shape[1]):
             (kept,) = (tgt_lengths[rows] > t).nonzero()
@@ -206,8 +207,3 @@ def log_sum_exp(x: Floats, axis: int) -> Floats:
         total: Floats = np.log(np.exp(x - peak).sum(axis))
     total += peak.squeeze(axis)
     return total
-
-
-def shift_right(tgt: Ints) -> Ints:
-    """Return the decoder's input (B, T) for outputs (B, T), which begins with BOS and omits the last token."""
-    return np.concatenate([np.full_like(tgt[:, :1], BOS), tgt[:, :-1]], 1)

@@ -44,12 +44,6 @@ class FixedModel(ABC):
     def start(self, memory: Any) -> Any:
         """Return the `TorchState` of B rows before their first token, see `InferenceModel.start`."""
 
-    def start_fixed(self, memory: Any, sentences: int, width: int) -> Any:
-        """Return the `TorchState` of `sentences` sentences with `width` rows each, before their first token."""
-        state: TorchState = self.start(memory)
-        state.reorder_fixed(torch.arange(sentences, device=self.device).repeat_interleave(width), width)
-        return state
-
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
@@ -143,11 +137,8 @@ class FixedEnsemble(FixedModel):
         return EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
-        return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
-
-
-def _mean(log_probs: list[Tensor]) -> Tensor:
-    return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
+        log_probs = [model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)]
+        return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
 
 
 @functools.lru_cache(maxsize=8)
