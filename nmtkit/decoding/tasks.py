@@ -52,14 +52,6 @@ class SourceLimit:
             limit = positions, "the model has no more positions"
         return cls(*limit, *how, recase=batches.recase or "none")
 
-    def without(self, tag: Sequence[int]) -> "SourceLimit":
-        """Return the limit for the text after a tag. Raises UserError if the tag leaves no token for it."""
-        if self.tokens <= len(tag):
-            raise UserError(
-                f"--source-tag: the tag leaves no room for text within {counted(self.tokens, 'token')} ({self.reason})"
-            )
-        return replace(self, tokens=self.tokens - len(tag)) if tag else self
-
 
 @dataclass(frozen=True)
 class Sentence:
@@ -71,7 +63,6 @@ class Sentence:
     text: str
     ids: list[int]
     tasks: list[Task]
-    prefix_is_cut: bool = False
     tag: Sequence[int] = ()
     target: str | None = None  #: the text that is scored, if one is given
     own_tag: int = 0  #: number of `ids` that belong to a tag at the beginning of the line itself
@@ -226,9 +217,9 @@ class SentenceEncoder:
         tag = self._tag_ids(request.source_tag)
         own_tag = 0 if tag else count_tag(ids, self._tags_in_lines, self._source)
         segment, attends = request.segment, request.segment is not None and request.segment.has_tags
-        limit = limit.without(tag)
-        source = [*tag, *ids[: limit.tokens], EOS]
-        cut = "cut" if len(ids) > limit.tokens else ""
+        longest = limit.tokens - len(tag)
+        source = [*tag, *ids[:longest], EOS]
+        cut = "cut" if len(ids) > longest else ""
         start = tuple(self._target.vocab.to_ids([request.target_lang] if request.target_lang else ()))
         if request.target is not None:
             target = self._target_ids(request.target)
@@ -239,24 +230,23 @@ class SentenceEncoder:
                 )
             tasks = [Task(source, target=target, start=start)] if ids or target else []
             return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag, overlong=cut)
-        constraints, prefix_is_cut = NO_CONSTRAINTS, False
+        constraints = NO_CONSTRAINTS
         terms = request.glossary.terms(request.text) if request.glossary else []
         if not (limit.split and cut):
             terms += self._stand_ins.required(request)
         if request.prefix or request.terms or terms:
             prefix = self._target_ids(request.prefix)
-            prefix_is_cut = self._positions is not None and len(prefix) > self._positions
             language = self._languages_of(request)[1]
             required = (*self._terms(request.terms, language, limit.ignores_case), *self._terms(terms, language))
-            constraints = Constraints(tuple(prefix[: self._positions]), tuple(dict.fromkeys(required)))
+            constraints = Constraints(tuple(prefix), tuple(dict.fromkeys(required)))
         if limit.split and cut and constraints is NO_CONSTRAINTS:
-            own_tag = own_tag if own_tag < limit.tokens else 0  # else there is no room for text
+            own_tag = own_tag if own_tag < longest else 0  # else there is no room for text
             surfaces = self._source.surfaces(ids, request.text)
-            pieces = parts(ids[own_tag:], surfaces[own_tag:], limit.tokens - own_tag, self._language(request))
+            pieces = parts(ids[own_tag:], surfaces[own_tag:], longest - own_tag, self._language(request))
             tasks = [Task([*tag, *ids[:own_tag], *part, EOS], attends=attends, start=start) for part in pieces]
             return Sentence(request.text, ids, tasks, tag=tag, own_tag=own_tag, overlong="split", segment=segment)
         tasks = [Task(source, constraints, attends=attends, start=start)] if ids else []
-        return Sentence(request.text, ids, tasks, prefix_is_cut, tag, own_tag=own_tag, overlong=cut, segment=segment)
+        return Sentence(request.text, ids, tasks, tag, own_tag=own_tag, overlong=cut, segment=segment)
 
     @functools.cached_property
     def _tags_in_lines(self) -> frozenset[int]:
@@ -357,8 +347,6 @@ class LineWarnings:
         elif sentence.overlong:
             yield "{lines} truncated to {limit} ({reason})"
         for task, nbest in zip(sentence.tasks, found, strict=True):
-            if sentence.prefix_is_cut:
-                yield "{lines} with a prefix truncated to {positions} (the model has no more positions)"
             if UNK in task.constraints.prefix:
                 yield _PREFIX_UNKNOWN
             terms, tokens = task.constraints.terms, tuple(nbest[0].ids)

@@ -11,7 +11,7 @@ from nmtkit.inference.protocol import InferenceModel
 from nmtkit.machine import native_build
 from nmtkit.machine.device import inference_device, inference_precision, is_cpu
 from nmtkit.machine.number_format import NumberFormat
-from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.model.config import ModelConfig
 from nmtkit.text.tokenizer import tokenizer_differences
 
 
@@ -57,7 +57,7 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
             check_int8(config)
         plain = torch_backend(chosen.build_model(), on, number_format)
         is_fp32 = is_cpu(on) and number_format is NumberFormat.FP32
-        if is_fp32 and NativeTransformer.implements(config) and native_build.is_missing():
+        if is_fp32 and not unknown_options(config) and native_build.is_missing():
             plain.precision = f"{number_format.value}, not compiled"
         return plain
 
@@ -66,8 +66,7 @@ def check_int8(config: ModelConfig) -> None:
     """Raise UserError if the compiled search, which alone supports int8, cannot run a model."""
     if not native_build.available(NumberFormat.INT8):
         raise UserError("int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler")
-    unknown = unknown_options(config) if isinstance(config, TransformerConfig) else [f"the architecture {config.arch}"]
-    if unknown:
+    if unknown := unknown_options(config):
         raise UserError(
             f"--precision int8: the compiled search does not support {' and '.join(unknown)}: use fp32 or bf16"
         )

@@ -114,17 +114,9 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         self._reference = cache(reference)
 
     @staticmethod
-    def implements(config: ModelConfig) -> TypeGuard[TransformerConfig]:
-        """Whether the compiled search supports models with these options, even if it is not compiled here.
-
-        A new option of the model, or a new value of one, is unknown until `_KNOWN` lists it.
-        """
-        return type(config) is TransformerConfig and not unknown_options(config)
-
-    @classmethod
-    def supports(cls, config: ModelConfig, number_format: NumberFormat) -> TypeGuard[TransformerConfig]:
+    def supports(config: ModelConfig, number_format: NumberFormat) -> TypeGuard[TransformerConfig]:
         """Whether the compiled search can run a model with these options in this number format on this CPU."""
-        return native_build.available(number_format) and cls.implements(config)
+        return native_build.available(number_format) and not unknown_options(config)
 
     def encode(self, src: Ints, lengths: Ints) -> NativeState:
         """Encode src (B, S) with lengths (B,) from 1 to S. Raises IndexError for other lengths or unknown ids."""
@@ -213,8 +205,13 @@ class _Positions:
         return self._table[start:end]
 
 
-def unknown_options(config: TransformerConfig) -> list[str]:
-    """Return the flags of options that the compiled search does not support with their current values."""
+def unknown_options(config: ModelConfig) -> list[str]:
+    """Return the flags of options that the compiled search does not support with their current values.
+
+    A new option of the model, or a new value of one, is unknown until `_KNOWN` lists it.
+    """
+    if type(config) is not TransformerConfig:
+        return [f"the architecture {config.arch}"]
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     known = (name in _KNOWN and (_KNOWN[name] is _ANY or value in _KNOWN[name]) for name, value in values.items())
     return [flag(name) for name, is_known in zip(values, known, strict=True) if not is_known]
