@@ -125,7 +125,7 @@ def translate(
     if options.input.interactive or (isinstance(source, TextInput) and source.is_terminal()):
         buffer = 1
     row_format = LOG_PROB if options.requests.score is not None and output.format == "text" else output.format
-    with _open_output(output, row_format, search.nbest, shard.start) as (file, done, last):
+    with _open_output(output, row_format, search.nbest) as (file, done, last):
         stats = StreamStats(done)
         repeated = done - len(last)  # the last lines are translated again, for a comparison
         end = len(source.split) if isinstance(source, SplitInput) else shard.stop
@@ -214,19 +214,14 @@ def _progress(output: OutputConfig, total: int | None, done: int) -> Iterator[Ca
 
 
 @contextmanager
-def _open_output(
-    output: OutputConfig, row_format: str, nbest: int, before: int
-) -> Iterator[tuple[BinaryIO, int, list[bytes]]]:
-    """Open the output file. Yield it, the number of input lines that it already has, and the rows of the last ones.
-
-    `before` is the number of input lines that precede the output.
-    """
+def _open_output(output: OutputConfig, row_format: str, nbest: int) -> Iterator[tuple[BinaryIO, int, list[bytes]]]:
+    """Open the output file. Yield it, the number of input lines that it already has, and the rows of the last ones."""
     if output.path is None:
         with writing_stdout() as file:
             yield file, 0, []
         return
     with resumable_file(output.path, output.resume) as file:
-        done, last = find_whole_lines(file, row_format, nbest, before) if output.resume else (0, [])
+        done, last = find_whole_lines(file, row_format, nbest) if output.resume else (0, [])
         begin = os.fstat(file.fileno()).st_size
         try:
             yield file, done, last
