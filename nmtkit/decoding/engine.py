@@ -13,7 +13,7 @@ from nmtkit.data.padding import pad
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.forced import score, with_attention
-from nmtkit.decoding.repetition import repeated_ngram, repeats
+from nmtkit.decoding.repetition import repeated_ngram
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, rules_of
 from nmtkit.decoding.search import Hypothesis, TextOf, search
 from nmtkit.errors import NmtkitError, RunError, UserError
@@ -222,7 +222,7 @@ def _replace_repetitions(
         tasks = [batch.tasks[number] for number in numbers]
         again = _search(model, replace(batch, tasks=tasks, config=config), text_of)
         for number, task, nbest in zip(numbers, tasks, again, strict=True):
-            if nbest and not repeats(task.source[:-1], nbest[0].ids):
+            if nbest and not repeated_ngram(task.source[:-1], nbest[0].ids):
                 found[number] = nbest
 
 

@@ -253,7 +253,7 @@ class _Beam:
         The argument of the function is True for the rows (R,) that must not end with EOS, or None.
         """
         strategy, last = self.strategy, self.last.take(self.slots)
-        if isinstance(strategy, BeamSearch) and not self.rules and self._is_free():
+        if isinstance(strategy, BeamSearch) and not self.rules and frontier.length in self.free_lengths:
             steps, tokens = model.best_step(last, state, strategy.slots, self.token_mask.after(frontier.length))
 
             def choose_best(closed: Bools | None) -> Selection:
@@ -322,9 +322,7 @@ class _Beam:
         self._find_open()
 
     def _allowed(self, log_probs: Floats, frontier: Frontier) -> Floats:
-        """Set forbidden tokens of log_probs (R, W) to -inf, possibly in place."""
-        if self._is_free():
-            return self._permitted(log_probs, frontier)
+        """Set forbidden tokens of log_probs (R, W) to -inf, in place."""
         length = frontier.length
         required = (self.limit == length) * EOS  # PAD, which is 0, if there is none
         if length < self.prefix.shape[1]:
@@ -332,20 +330,12 @@ class _Beam:
         tokens = required[frontier.index_of_row]
         (forced,) = (tokens != PAD).nonzero()
         kept = log_probs[forced, tokens[forced]]
-        log_probs = self._permitted(log_probs, frontier)
-        log_probs[forced] = -np.inf
-        log_probs[forced, tokens[forced]] = kept
-        return log_probs
-
-    def _is_free(self) -> bool:
-        """Return whether no sentence has a required next token."""
-        return self.histories.length in self.free_lengths
-
-    def _permitted(self, log_probs: Floats, frontier: Frontier) -> Floats:
-        if excluded := self.token_mask.after(frontier.length):
+        if excluded := self.token_mask.after(length):
             log_probs[:, excluded] = -np.inf
         for rule in self.rules:
             rule(log_probs, frontier.tokens)
+        log_probs[forced] = -np.inf
+        log_probs[forced, tokens[forced]] = kept
         return log_probs
 
     def done(self) -> Bools:

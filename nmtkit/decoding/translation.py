@@ -16,7 +16,7 @@ from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import join, separators
 from nmtkit.decoding.placement import SegmentPlacement
 from nmtkit.decoding.recasing import Recasing
-from nmtkit.decoding.repetition import repeats
+from nmtkit.decoding.repetition import repeated_ngram
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.stand_ins import once
 from nmtkit.decoding.tasks import Sentence
@@ -112,7 +112,7 @@ def translation_of(
         if sentence.target is None:
             both = list(zip(sentence.tasks, parts, strict=True))
             cut = any(len(part.ids) >= _longest(task, config, positions) for task, part in both)
-            repetitive = any(repeats(task.source[:-1], part.ids) for task, part in both)
+            repetitive = any(repeated_ngram(task.source[:-1], part.ids) for task, part in both)
             candidate = replace(candidate, cut=cut or None, repetitive=repetitive or None)
         candidates += (candidate,)
     if sentence.line is not None:
