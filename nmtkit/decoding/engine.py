@@ -89,12 +89,6 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
     return model
 
 
-def checksums_of(checkpoints: Sequence[Checkpoint], model: InferenceModel) -> list[str | bytes | None]:
-    """Return the checksums of the files that a model was loaded from: its checkpoints and, if any, its shortlist."""
-    shortlist = [] if model.shortlist is None else [model.shortlist.checksum]
-    return [*(checkpoint.checksum for checkpoint in checkpoints), *shortlist]
-
-
 def search_batch(
     model: InferenceModel, batch: SearchBatch, text_of: TextOf, processes: int = 1
 ) -> list[list[Hypothesis]]:
@@ -268,9 +262,9 @@ class Workers:
         paths: Sequence[Path],
         engine: EngineConfig,
         weights: str,
-        checksums: Sequence[str | bytes | None],
+        checksums: Sequence[str | None],
     ) -> None:
-        """`checksums` are the checksums of the files to load, as returned by `checksums_of`."""
+        """`checksums` are those of the checkpoints in `paths`."""
         share = max(1, available_cores() // engine.workers)
         shortlist = None if engine.shortlist is None else resolve(engine.shortlist)
         engine = replace(engine, threads=engine.threads or share, shortlist=shortlist)
@@ -321,7 +315,7 @@ class _WorkerSearch:
     paths: tuple[Path, ...]
     engine: EngineConfig
     weights: str
-    checksums: tuple[str | bytes | None, ...]
+    checksums: tuple[str | None, ...]
 
     def __call__(self, batch: SearchBatch | None) -> list[list[Hypothesis]]:
         model, text_of = _worker_model(self)
@@ -338,8 +332,7 @@ def _worker_model(search: _WorkerSearch) -> tuple[InferenceModel, TextOf]:
         engine = replace(engine, device=f"cuda:{number % gpu_count()}")
     checkpoints = [load_checkpoint(path) for path in search.paths]
     model = load(checkpoints, engine, search.weights)
-    files = (*search.paths, engine.shortlist)
-    for path, loaded, expected in zip(files, checksums_of(checkpoints, model), search.checksums, strict=False):
-        if loaded != expected:
+    for path, checkpoint, expected in zip(search.paths, checkpoints, search.checksums, strict=True):
+        if checkpoint.checksum != expected:
             raise RunError(f"{path} has been replaced since this command loaded it: start again")
     return model, checkpoints[0].target.decode

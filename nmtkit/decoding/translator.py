@@ -22,7 +22,7 @@ from nmtkit.decoding.config import (
     SearchKeywords,
     StreamConfig,
 )
-from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
+from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, load, local_engine
 from nmtkit.decoding.forced import all_heads
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.tasks import LineWarnings, SentenceEncoder, SourceLimit
@@ -128,7 +128,7 @@ class Translator:
         model = load(checkpoints, engine, weights)
         workers = None
         if paths and engine.workers > 1:
-            workers = Workers(paths, engine, weights, checksums_of(checkpoints, model))
+            workers = Workers(paths, engine, weights, [checkpoint.checksum for checkpoint in checkpoints])
         return cls(model, first.source, first.target, workers, (source, target), first.search)
 
     def log_settings(self, search: SearchConfig) -> None:
