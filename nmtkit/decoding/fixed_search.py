@@ -114,7 +114,7 @@ class _FixedBeam:
         self._results: list[list[Hypothesis]] = [[] for _ in range(B)]
 
     def _set_rows(self) -> None:
-        # (b, 1)
+        """Set the first row of each sentence (b, 1)."""
         self.first_rows = torch.arange(0, len(self.sentences) * self.K, self.K, device=self.ranks.device).unsqueeze(1)
 
     def advance(self, model: FixedModel, state: TorchState) -> None:
