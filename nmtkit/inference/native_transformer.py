@@ -210,7 +210,7 @@ def unknown_options(config: ModelConfig) -> list[str]:
 
     A new option of the model, or a new value of one, is unknown until `_KNOWN` lists it.
     """
-    if type(config) is not TransformerConfig:
+    if not isinstance(config, TransformerConfig):
         return [f"the architecture {config.arch}"]
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     known = (name in _KNOWN and (_KNOWN[name] is _ANY or value in _KNOWN[name]) for name, value in values.items())
