@@ -10,16 +10,17 @@ autocast. Products are forward only, in GFLOP/s.
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import click
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.inference.native_transformer import NativeLinear
 from nmtkit.machine import native_build
 from nmtkit.machine.number_format import NumberFormat
-from nmtkit.machine.threads import set_threads
+from nmtkit.machine.threads import set_threads, thread_count
 from nmtkit.model.attention import attend, join_heads, split_heads
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.residual import LayerNorm, add_and_norm
@@ -75,11 +76,15 @@ def gflops(linear: Callable[[Tensor], object], columns: int, outputs: int, rows:
 def products(columns: int, outputs: int) -> None:
     """Print the rates of products of few rows and of many, by torch and compiled."""
     weight, bias = torch.randn(outputs, columns), torch.randn(outputs)
-    fp32, int8 = (NativeLinear(weight.numpy(), bias.numpy(), each) for each in (NumberFormat.FP32, NumberFormat.INT8))
+    fp32, int8 = (native_build.native.matrix(weight.numpy(), bias.numpy(), each) for each in ("fp32", "int8"))
+
+    def multiply(matrix: Any, x: Tensor) -> None:
+        native_build.native.multiply(matrix, x.numpy(), np.empty((len(x), outputs), np.float32), thread_count())
+
     ways: dict[str, Callable[[Tensor], object]] = {
         "torch, fp32": lambda x: F.linear(x, weight, bias),
-        "compiled, fp32": lambda x: fp32(x.numpy()),
-        "compiled, int8 with its scales": lambda x: int8(x.numpy()),
+        "compiled, fp32": lambda x: multiply(fp32, x),
+        "compiled, int8 with its scales": lambda x: multiply(int8, x),
     }
     counts = (1, 4, 60, 480)
     click.echo(f"\n{f'GFLOP/s, rows x {columns} x {outputs}':44s}" + "".join(f"{count:6d}" for count in counts))

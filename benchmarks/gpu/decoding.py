@@ -82,8 +82,9 @@ def _translator(setting: DecodingSetting) -> Translate:
     search = SearchConfig(beam=setting.beam, **_limits(setting.length))
 
     def translate(sentences: list[list[int]]) -> list[tuple[str, ...]]:
-        batches = StreamConfig(max_tokens=setting.max_tokens, buffer=len(sentences))
-        return [line.candidates[0].tokens for line in translator.stream_encoded(sentences, search, batches)]
+        batches, lines = StreamConfig(max_tokens=setting.max_tokens), list(map(translator.request, sentences))
+        translations = translator.stream_chunks([lines], search, batches, warns_of_outputs=False)
+        return [line.candidates[0].tokens for line in translations]
 
     return translate
 

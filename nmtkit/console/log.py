@@ -160,17 +160,13 @@ def _write_lines(text: str) -> None:
 class _Handler(logging.Handler):
     """Writes log records to stderr: as JSON lines, styled, or as plain text."""
 
-    def __init__(self, as_json: bool) -> None:
-        super().__init__()
-        self.as_json = as_json
-
     def emit(self, record: logging.LogRecord) -> None:
         _write(self._format(record))
 
     def _format(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)
         message = record.getMessage() if event else shortened(record.getMessage())
-        if self.as_json:
+        if _config is not None and _config.log_format == "json":
             values = event or {"event": record.levelname.lower(), "message": message}
             return to_json({"time": round(record.created, 3), **values})
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -193,7 +189,7 @@ def configure(config: LogConfig, is_main: bool = True) -> None:
     _style = config.log_format
     if _style == "auto":
         _style = "bar" if sys.stderr.isatty() else "plain"
-    logger.handlers = [_Handler(as_json=_style == "json")]
+    logger.handlers = [_Handler()]
     logger.propagate = False
     logger.setLevel(logging.ERROR if not is_main else logging.WARNING if config.quiet else logging.INFO)
     if not is_main or (config.quiet and _style != "json"):

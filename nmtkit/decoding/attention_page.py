@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from nmtkit.decoding.config import PAGE_LINES
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import staged_file
+from nmtkit.storage.outputs import writing_stdout
+from nmtkit.text.input_stream import STANDARD_STREAM
 
 MAX_WEIGHTS = 4_000_000  # a page of 10 MB, which a browser opens without delay
 _TEMPLATE = Path(__file__).with_name("attention.html")
@@ -39,16 +41,10 @@ class Attention:
 def write_attention_page(
     path: str | Path, attentions: Iterable[Attention], languages: tuple[str, str] = ("", "")
 ) -> None:
-    """Write the page that `attention_page` renders. Raises the same errors, and UserError if writing fails."""
-    page = attention_page(attentions, languages)
-    with staged_file(Path(path)) as file:
-        file.write(page)
+    """Write a page of a few sentences; "-" is stdout. Their `languages` let a browser choose the right glyphs.
 
-
-def attention_page(attentions: Iterable[Attention], languages: tuple[str, str] = ("", "")) -> bytes:
-    """Render a few sentences. The codes of their `languages` let a browser choose the right glyphs.
-
-    Raises UserError if there is no sentence, or if there are more sentences or weights than a page shows.
+    Raises UserError if there is no sentence, if there are more sentences or weights than a page shows, or if writing
+    fails.
     """
     sentences: list[dict[str, Any]] = []
     weights = 0
@@ -66,7 +62,10 @@ def attention_page(attentions: Iterable[Attention], languages: tuple[str, str] =
     data = json.dumps({"languages": languages, "sentences": sentences}, separators=(",", ":"))
     before, after = _TEMPLATE.read_text(encoding="utf-8").split(_PLACEHOLDER)
     # without "<", the text of a sentence cannot end the surrounding script element or open a comment in it
-    return (before + data.replace("<", r"\u003c") + after).encode()
+    page = (before + data.replace("<", r"\u003c") + after).encode()
+    with writing_stdout() if Path(path) == STANDARD_STREAM else staged_file(Path(path)) as file:
+        file.write(page)
+        file.flush()
 
 
 def at_most_a_page(chunks: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:

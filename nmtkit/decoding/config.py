@@ -255,11 +255,6 @@ class MarkupConfig(Config):
         """The element names in --ignore-tags."""
         return frozenset(split_names(self.ignore_tags))
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether the input is a document, has tags, or has protected text."""
-        return bool(self.markup or self.protect)
-
 
 def split_names(names: str) -> list[str]:
     """Split a comma-separated list of names."""

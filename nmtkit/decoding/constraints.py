@@ -73,7 +73,6 @@ class GridBeamSearch:
         self._states = {(number, ()): terms.start for number, terms in enumerate(self.terms)}
 
     def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
-        """Choose a candidate for each vacant slot, given log_probs (R, W), see `Strategy.choose`."""
         leading, after, otherwise = self._prospects(frontier)
         unfinished = otherwise < self.ends[frontier.sentence_of_row]
         log_probs[unfinished, EOS] = -np.inf

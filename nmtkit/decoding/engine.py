@@ -1,12 +1,11 @@
 """Runs the search in this process or in workers, each with its own copy of the model."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.console.log import logger
@@ -14,7 +13,7 @@ from nmtkit.data.padding import pad
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.forced import score, with_attention
-from nmtkit.decoding.repetition import repeated_ngram, repeats
+from nmtkit.decoding.repetition import repeated_ngram
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints, rules_of
 from nmtkit.decoding.search import Hypothesis, TextOf, search
 from nmtkit.errors import NmtkitError, RunError, UserError
@@ -71,10 +70,8 @@ class SearchBatch:
         return [option for option, value in values.items() if value]
 
 
-class Engine(Protocol):
-    """Searches batches. Yields the n best hypotheses of each sentence of a batch, in the order of the batches."""
-
-    def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]: ...
+#: Searches batches. Yields the n best hypotheses of each sentence of a batch, in the order of the batches.
+Engine = Callable[[Iterable[SearchBatch]], Iterator[list[list[Hypothesis]]]]
 
 
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
@@ -90,12 +87,6 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
     if engine.shortlist is not None:
         model.shortlist = Shortlist.read(engine.shortlist, checkpoints[0].source.vocab, checkpoints[0].target.vocab)
     return model
-
-
-def checksums_of(checkpoints: Sequence[Checkpoint], model: InferenceModel) -> list[str | bytes | None]:
-    """Return the checksums of the files that a model was loaded from: its checkpoints and, if any, its shortlist."""
-    shortlist = [] if model.shortlist is None else [model.shortlist.checksum]
-    return [*(checkpoint.checksum for checkpoint in checkpoints), *shortlist]
 
 
 def search_batch(
@@ -114,7 +105,11 @@ def search_batch(
             if not is_out_of_memory(error):
                 raise
             if len(batch.tasks) == 1:
-                raise RunError(f"{out_of_memory(model.device)} {_for_sentence(batch.tasks[0])}") from error
+                tokens = counted(len(batch.tasks[0].source), "token")
+                raise RunError(
+                    f"{out_of_memory(model.device)} for one sentence of {tokens}: lower --max-source-tokens, or --beam "
+                    "(in training --valid-beam)"
+                ) from error
     _warn_of_halves()  # here the memory of the failed search has been freed
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
@@ -142,16 +137,6 @@ def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -
             f"{format_bytes(free)} is free: lower {lower} or --max-source-tokens"
         )
     return free is None
-
-
-def _for_sentence(task: Task) -> str:
-    """Describe a task that does not fit into memory, and what to do."""
-    if task.target is None:
-        return (
-            f"for one sentence of {len(task.source)} tokens: lower --max-source-tokens, or --beam (in training "
-            "--valid-beam)"
-        )
-    return f"to score a translation of {len(task.target)} tokens for one sentence of {len(task.source)}"
 
 
 @cache
@@ -231,7 +216,7 @@ def _replace_repetitions(
         tasks = [batch.tasks[number] for number in numbers]
         again = _search(model, replace(batch, tasks=tasks, config=config), text_of)
         for number, task, nbest in zip(numbers, tasks, again, strict=True):
-            if nbest and not repeats(task.source[:-1], nbest[0].ids):
+            if nbest and not repeated_ngram(task.source[:-1], nbest[0].ids):
                 found[number] = nbest
 
 
@@ -277,9 +262,9 @@ class Workers:
         paths: Sequence[Path],
         engine: EngineConfig,
         weights: str,
-        checksums: Sequence[str | bytes | None],
+        checksums: Sequence[str | None],
     ) -> None:
-        """`checksums` are the checksums of the files to load, as returned by `checksums_of`."""
+        """`checksums` are those of the checkpoints in `paths`."""
         share = max(1, available_cores() // engine.workers)
         shortlist = None if engine.shortlist is None else resolve(engine.shortlist)
         engine = replace(engine, threads=engine.threads or share, shortlist=shortlist)
@@ -330,7 +315,7 @@ class _WorkerSearch:
     paths: tuple[Path, ...]
     engine: EngineConfig
     weights: str
-    checksums: tuple[str | bytes | None, ...]
+    checksums: tuple[str | None, ...]
 
     def __call__(self, batch: SearchBatch | None) -> list[list[Hypothesis]]:
         model, text_of = _worker_model(self)
@@ -347,8 +332,7 @@ def _worker_model(search: _WorkerSearch) -> tuple[InferenceModel, TextOf]:
         engine = replace(engine, device=f"cuda:{number % gpu_count()}")
     checkpoints = [load_checkpoint(path) for path in search.paths]
     model = load(checkpoints, engine, search.weights)
-    files = (*search.paths, engine.shortlist)
-    for path, loaded, expected in zip(files, checksums_of(checkpoints, model), search.checksums, strict=False):
-        if loaded != expected:
+    for path, checkpoint, expected in zip(search.paths, checkpoints, search.checksums, strict=True):
+        if checkpoint.checksum != expected:
             raise RunError(f"{path} has been replaced since this command loaded it: start again")
     return model, checkpoints[0].target.decode

@@ -1,7 +1,6 @@
 """Scores translations against references, for --sacrebleu and --tokenized-bleu."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from nmtkit.console.log import logger, write_result
 from nmtkit.console.terminal import Table
@@ -12,9 +11,6 @@ from nmtkit.text.languages import SEVERAL
 from nmtkit.text.reading import read_lines
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.wording import counted
-
-if TYPE_CHECKING:
-    from nmtkit.scoring.bleu import Score
 
 
 def read_references(config: EvaluationConfig, source: Input, target: Tokenizer) -> list[str] | None:
@@ -41,15 +37,6 @@ def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Se
         return
     if language == SEVERAL and config.sacrebleu:
         logger.warning("BLEU is for text with spaces between words: for other text, give its language by --target-lang")
-    scores = wanted_scores(config, texts, references, language)
-    rows = [(score.signature.partition("|")[0], f"{score.value:.2f}") for score in scores]
-    write_result(Table("scores", rows, ("metric", "score")), [score.text for score in scores])
-
-
-def wanted_scores(
-    config: EvaluationConfig, texts: Sequence[str], references: Sequence[str], language: str
-) -> "list[Score]":
-    """Compute the requested scores of texts in `language`, with one reference for each text."""
     from nmtkit.scoring.bleu import bleu, chrf, tokenized_bleu, warn_of_subwords  # sacreBLEU takes long to import
 
     scores = []
@@ -59,7 +46,8 @@ def wanted_scores(
         scores += [bleu(texts, references, language), chrf(texts, references)]
     if config.tokenized_bleu:
         scores.append(tokenized_bleu(texts, references))
-    return scores
+    rows = [(score.signature.partition("|")[0], f"{score.value:.2f}") for score in scores]
+    write_result(Table("scores", rows, ("metric", "score")), [score.text for score in scores])
 
 
 def _check_length(config: EvaluationConfig, references: int, lines: int | None) -> None:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.console.log import SECONDS_BETWEEN_LINES, report
@@ -47,7 +46,8 @@ def fixed_search(
     first = with_bos(starts, len(src))
     beam = _FixedBeam(lengths, config, model, banned, first)
     source = (torch.from_numpy(each).to(model.device) for each in (src, lengths))
-    state: TorchState = model.start_fixed(model.encode(*source), len(src), config.beam)
+    state: TorchState = model.start(model.encode(*source))
+    state.reorder_fixed(torch.arange(len(src), device=model.device).repeat_interleave(config.beam), config.beam)
     for tokens in torch.from_numpy(first[:, :-1].T.repeat(config.beam, 1)).to(model.device):
         model.best_step(tokens, state, 1, ())
     pending: HostCopy | None = None
@@ -118,7 +118,6 @@ class _FixedBeam:
         self.first_rows = torch.arange(0, len(self.sentences) * self.K, self.K, device=self.ranks.device).unsqueeze(1)
 
     def advance(self, model: FixedModel, state: TorchState) -> None:
-        """Extend the hypotheses by one token."""
         K, t = self.K, len(self.steps)
         steps, tokens = self._candidates(model, state)  # (b · K, K)
         c = steps.size(1)
@@ -193,7 +192,11 @@ class _FixedBeam:
         origins, tokens, steps = (
             torch.stack(columns)[:, index].cpu().numpy() for columns in zip(*self.steps, strict=True)
         )
-        ids, log_probs = _followed(origins, tokens, steps, length, slot)
+        rows = np.arange(len(numbers))
+        ids, log_probs = (np.zeros((len(numbers), len(each)), each.dtype) for each in (tokens, steps))
+        for t in reversed(range(len(tokens))):
+            ids[:, t], log_probs[:, t] = tokens[t, rows, slot], steps[t, rows, slot]
+            slot = np.where(t < length, origins[t, rows, slot], slot)
         for row, number in enumerate(numbers):
             if score[row] > -np.inf:
                 found = Hypothesis(
@@ -202,22 +205,3 @@ class _FixedBeam:
                     [*log_probs[row, : length[row]].tolist(), float(end[row])],
                 )
                 self._results[self.sentences[number]] = [found]
-
-
-def _followed(
-    origins: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    log_probs: NDArray[np.float32],
-    lengths: NDArray[np.int64],
-    slots: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return tokens and log-probabilities (n, t) of the hypotheses with `lengths` (n,) that end in `slots` (n,).
-
-    The other arguments, each (t, n, K), are the fields of `_Step` at each step.
-    """
-    rows, slots = np.arange(len(slots)), slots.copy()
-    ids, probs = (np.zeros((len(slots), len(tokens)), each.dtype) for each in (tokens, log_probs))
-    for t in reversed(range(len(tokens))):
-        ids[:, t], probs[:, t] = tokens[t, rows, slots], log_probs[t, rows, slots]
-        slots = np.where(t < lengths, origins[t, rows, slots], slots)
-    return ids, probs

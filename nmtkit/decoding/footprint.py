@@ -21,12 +21,6 @@ _HISTORY = 136  # for each of P·T: tokens and log-probabilities as tensors, two
 _admitted: dict[str, int] = {}  # bytes of the largest search so far: allocators keep them
 
 
-def slots_of(config: SearchConfig, constraints: Sequence[Constraints] = ()) -> int:
-    """Return the number of slots of a sentence: its samples, or `beam` slots for each progress of required terms."""
-    banks = 1 + max((sum(map(term_length, constraint.terms)) for constraint in constraints), default=0)
-    return config.nbest if config.sampling else config.beam * banks
-
-
 def search_bytes(
     model: InferenceModel, config: SearchConfig, source_tokens: int, constraints: Sequence[Constraints] = ()
 ) -> int:
@@ -34,9 +28,11 @@ def search_bytes(
 
     This is an upper bound, unless an output exceeds its source by more than 50 tokens.
     """
-    slots, vocabulary = slots_of(config, constraints), model.vocabulary_size
+    vocabulary = model.vocabulary_size
+    banks = 1 + max((sum(map(term_length, constraint.terms)) for constraint in constraints), default=0)
+    slots = config.nbest if config.sampling else config.beam * banks
     required = max((constraint.required_tokens for constraint in constraints), default=0)
-    limit = max(int(config.max_len_a * source_tokens + config.max_len_b), required)
+    limit = config.length_limit(source_tokens, required)
     tokens = min(limit, max(source_tokens + _EXPECTED, config.min_len, required)) + 1
     each_log_prob = (_DRAWS if config.sampling else _LOG_PROBS) + model.step_bytes
     candidates = 1 if config.sampling else min(slots + 1, vocabulary)

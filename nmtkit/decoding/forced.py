@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from nmtkit.data.padding import pad
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import Hypothesis, length_penalties
-from nmtkit.inference.arrays import Floats
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.text.vocabulary import BOS, EOS
 
@@ -81,9 +80,6 @@ def all_heads(
     attention and for an ensemble.
     """
     weights = model.attention(*pad([source]), pad([[BOS, *target]])[0])
-    return _stacked(weights.encoder), _stacked(weights.decoder), _stacked(weights.cross)
-
-
-def _stacked(layers: list[Floats]) -> Floats:
-    """Stack the weights of all layers, each (1, H, queries, keys), to (L, H, queries, keys)."""
-    return np.concatenate(layers) if layers else np.empty((0, 0, 0, 0), np.float32)
+    kinds = (weights.encoder, weights.decoder, weights.cross)  # each layer is (1, H, queries, keys)
+    encoder, decoder, cross = (np.concatenate(kind) if kind else np.empty((0, 0, 0, 0), np.float32) for kind in kinds)
+    return encoder, decoder, cross

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit.decoding.alignment import balance
 from nmtkit.decoding.config import ALIGNMENT_FORMATS
-from nmtkit.errors import RunError
 
 if TYPE_CHECKING:
     from nmtkit.decoding.translation import Candidate, Translation
@@ -16,28 +15,25 @@ LOG_PROB = "log_prob"  #: a further format: only the log-probability of the best
 
 def rows(row_format: str, line: int, translation: "Translation", nbest: int) -> bytes:
     """Return the rows of an input line, in one of the `FORMATS` or `LOG_PROB`. `line` is its number, from 1."""
-    found = _ROWS[row_format](line, translation, nbest)
-    block = "".join(f"{row}\n" for row in found).encode()
-    if block.count(b"\n") != len(found):
-        raise RunError(f"line {line}: the translation contains a line feed, which is a bug in nmtkit")
-    return block
+    found = _ROWS[row_format](line, translation)
+    missing = rows_per_line(row_format, nbest) - len(found)
+    return "".join(f"{row}\n" for row in [*found, *[""] * missing]).encode()
 
 
 def rows_per_line(row_format: str, nbest: int) -> int:
-    """Return the number of rows of each input line, for all formats except tsv, where it differs from line to line."""
+    """Return the number of rows of each input line, for all formats except tsv, where it varies."""
     return nbest if row_format in ("text", *ALIGNMENT_FORMATS) else 1
 
 
-def _as_text(line: int, translation: "Translation", nbest: int) -> list[str]:
-    texts = [candidate.text for candidate in translation.candidates]
-    return texts + [""] * (nbest - len(texts))
+def _as_text(line: int, translation: "Translation") -> list[str]:
+    return [candidate.text for candidate in translation.candidates]
 
 
-def _as_log_prob(line: int, translation: "Translation", nbest: int) -> list[str]:
+def _as_log_prob(line: int, translation: "Translation") -> list[str]:
     return [f"{sum(translation.candidates[0].token_log_probs):.6f}"]
 
 
-def _as_tsv(line: int, translation: "Translation", nbest: int) -> list[str]:
+def _as_tsv(line: int, translation: "Translation") -> list[str]:
     return [
         f"{line}\t{rank}\t{candidate.score:.6f}\t{candidate.text.replace(chr(9), ' ')}"
         + ("" if candidate.alignment is None else f"\t{_pharaoh(candidate)}")
@@ -45,12 +41,11 @@ def _as_tsv(line: int, translation: "Translation", nbest: int) -> list[str]:
     ]
 
 
-def _as_pharaoh(line: int, translation: "Translation", nbest: int) -> list[str]:
-    alignments = [_pharaoh(candidate) for candidate in translation.candidates]
-    return alignments + [""] * (nbest - len(alignments))
+def _as_pharaoh(line: int, translation: "Translation") -> list[str]:
+    return [_pharaoh(candidate) for candidate in translation.candidates]
 
 
-def _as_pharaoh_pieces(line: int, translation: "Translation", nbest: int) -> list[str]:
+def _as_pharaoh_pieces(line: int, translation: "Translation") -> list[str]:
     """Link each piece to the source piece with its largest weight after `balance`, counted with the tag.
 
     A line that was split has no links.
@@ -61,14 +56,14 @@ def _as_pharaoh_pieces(line: int, translation: "Translation", nbest: int) -> lis
         if candidate.attention is not None and (weights := candidate.attention[:-1, tag:-1]).size:  # without </s>
             best = balance(weights).argmax(1).tolist()
         alignments.append(" ".join(f"{tag + i}-{j}" for j, i in enumerate(best)))
-    return alignments + [""] * (nbest - len(alignments))
+    return alignments
 
 
 def _pharaoh(candidate: "Candidate") -> str:
     return " ".join(f"{i}-{j}" for i, j in candidate.alignment or ())
 
 
-def _as_jsonl(line: int, translation: "Translation", nbest: int) -> list[str]:
+def _as_jsonl(line: int, translation: "Translation") -> list[str]:
     row: dict[str, Any] = {"line": line, "source": translation.source.removesuffix("\r")}  # the line ended with \r\n
     if translation.source_tokens is not None:
         row["source_tokens"] = translation.source_tokens
@@ -83,7 +78,7 @@ def _as_object(candidate: "Candidate") -> dict[str, Any]:
     return fields
 
 
-_ROWS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
+_ROWS: dict[str, Callable[[int, "Translation"], list[str]]] = {
     "text": _as_text,
     LOG_PROB: _as_log_prob,
     "tsv": _as_tsv,

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.console.log import Progress, logger
 from nmtkit.data.corpus import Dataset
-from nmtkit.decoding.attention_page import at_most_a_page, attention_page
+from nmtkit.decoding.attention_page import at_most_a_page, write_attention_page
 from nmtkit.decoding.config import ALIGNMENT_FORMATS, GenerationOptions, OutputConfig, split_names
 from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
@@ -29,7 +29,7 @@ from nmtkit.errors import UserError
 from nmtkit.storage.atomic import resumable_file, staged_file
 from nmtkit.storage.outputs import writing_stdout
 from nmtkit.text.document_formats import guess
-from nmtkit.text.input_stream import STANDARD_STREAM, chunks
+from nmtkit.text.input_stream import chunks
 from nmtkit.text.languages import SEVERAL
 from nmtkit.text.segment import PLACEHOLDERS, Segment
 from nmtkit.text.tags import tag_ids
@@ -75,7 +75,7 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     stats.report(seconds, source.name, languages[0], translator.model, _next_command(options, target_language))
     if options.output.attention_html is not None:
         attentions = (translator.attention_of(each) for each in shown if each.candidates[0].tokens)
-        _write_page(options.output.attention_html, attention_page(attentions, languages))
+        write_attention_page(options.output.attention_html, attentions, languages)
     if references is not None:
         report_scores(options.evaluation, texts, references, target_language)
 
@@ -120,13 +120,14 @@ def translate(
         search = replace(search, alignment=True)
     buffer = translator.sizes(batches).buffer
     shard = shard_of(source, options.input.shard, buffer)
-    if options.input.interactive or source.is_terminal():
+    if options.input.interactive or (isinstance(source, TextInput) and source.is_terminal()):
         buffer = 1
     row_format = LOG_PROB if options.requests.score is not None and output.format == "text" else output.format
-    with _open_output(output, row_format, search.nbest, shard.start) as (file, done, last):
+    with _open_output(output, row_format, search.nbest) as (file, done, last):
         stats = StreamStats(done)
         repeated = done - len(last)  # the last lines are translated again, for a comparison
-        with _progress(output, _length(source, shard), repeated) as advance:
+        end = len(source.split) if isinstance(source, SplitInput) else shard.stop
+        with _progress(output, None if end is None else len(range(end)[shard]), repeated) as advance:
             lines = source.chunks(shard, buffer, stats)
             if options.input.input_format == "tsv":
                 lines = tsv_requests(lines, shard.start + 1)
@@ -135,7 +136,7 @@ def translate(
             if output.attention_html is not None:
                 lines = at_most_a_page(lines)
             requests = request_files.attach(lines, shard)
-            if options.markup.is_wanted:
+            if options.markup.markup or options.markup.protect:
                 translations = translator.stream_markup(requests, options.markup, search, batches, advance, repeated)
             else:
                 translations = translator.stream_chunks(requests, search, batches, advance, repeated, shard.start + 1)
@@ -200,12 +201,6 @@ def translate_file(
     return stats
 
 
-def _length(source: Input, shard: slice) -> int | None:
-    """Return the number of lines of a shard, or None if it is unknown before the input is read."""
-    end = shard.stop if source.length is None else source.length
-    return None if end is None else len(range(end)[shard])
-
-
 @contextmanager
 def _progress(output: OutputConfig, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
     """Yield a function that advances the progress by lines. No progress is shown if translations go to a terminal."""
@@ -217,19 +212,14 @@ def _progress(output: OutputConfig, total: int | None, done: int) -> Iterator[Ca
 
 
 @contextmanager
-def _open_output(
-    output: OutputConfig, row_format: str, nbest: int, before: int
-) -> Iterator[tuple[BinaryIO, int, list[bytes]]]:
-    """Open the output file. Yield it, the number of input lines that it already has, and the rows of the last ones.
-
-    `before` is the number of input lines that precede the output.
-    """
+def _open_output(output: OutputConfig, row_format: str, nbest: int) -> Iterator[tuple[BinaryIO, int, list[bytes]]]:
+    """Open the output file. Yield it, the number of input lines that it already has, and the rows of the last ones."""
     if output.path is None:
         with writing_stdout() as file:
             yield file, 0, []
         return
     with resumable_file(output.path, output.resume) as file:
-        done, last = find_whole_lines(file, row_format, nbest, before) if output.resume else (0, [])
+        done, last = find_whole_lines(file, row_format, nbest) if output.resume else (0, [])
         begin = os.fstat(file.fileno()).st_size
         try:
             yield file, done, last
@@ -237,9 +227,3 @@ def _open_output(
             if os.fstat(file.fileno()).st_size not in (0, begin):
                 logger.warning("%s contains the translations so far: --resume continues it", file.name)
             raise
-
-
-def _write_page(path: Path, page: bytes) -> None:
-    with writing_stdout() if path == STANDARD_STREAM else staged_file(path) as file:
-        file.write(page)
-        file.flush()

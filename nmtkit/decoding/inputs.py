@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.corpus import Dataset, Split
@@ -21,27 +20,6 @@ from nmtkit.text.reading import is_regular_file, read_raw_lines, read_raw_stdin
 from nmtkit.text.tokenizer import Tokenizer, decode_reference
 
 
-class Input(Protocol):
-    """Lines to translate."""
-
-    @property
-    def name(self) -> str:
-        """The name of the input in messages."""
-
-    @property
-    def length(self) -> int | None:
-        """The number of lines, if it is known without reading them."""
-
-    def count(self) -> int | None:
-        """Count the lines; None if this is impossible before the translation, because a pipe can be read only once."""
-
-    def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
-        """Yield the lines of a shard in chunks of at most `buffer` lines, and count them in `stats`."""
-
-    def is_terminal(self) -> bool:
-        """Return whether the input is a terminal; if so, log how to end a line and the input."""
-
-
 @dataclass(frozen=True)
 class TextInput:
     """The lines of a file, or of stdin if there is no path."""
@@ -50,13 +28,11 @@ class TextInput:
 
     @property
     def name(self) -> str:
+        """The name of the input in messages."""
         return str(self.path or "stdin")
 
-    @property
-    def length(self) -> int | None:
-        return None
-
     def count(self) -> int | None:
+        """Count the lines; None if this is impossible before the translation, because a pipe can be read only once."""
         if not self._is_regular_file():
             return None
         if self.path is not None:
@@ -67,12 +43,16 @@ class TextInput:
         return lines
 
     def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
-        """Yield full chunks of a regular file. If the source can pause, yield the lines that have arrived."""
+        """Yield the lines of a shard in chunks of at most `buffer` lines, and count them in `stats`.
+
+        If the source can pause, a chunk has the lines that have arrived.
+        """
         take = chunks if self._is_regular_file() else chunks_as_they_come
         lines = read_raw_stdin() if self.path is None else read_raw_lines(self.path)
         yield from map(stats.decode, take(islice(lines, shard.start, shard.stop), buffer))
 
     def is_terminal(self) -> bool:
+        """Return whether the input is a terminal; if so, log how to end a line and the input."""
         return self.path is None and reads_terminal("translate a line")
 
     def _is_regular_file(self) -> bool:
@@ -92,22 +72,18 @@ class SplitInput:
     def name(self) -> str:
         return self.split.name
 
-    @property
-    def length(self) -> int | None:
-        return len(self.split)
-
-    def count(self) -> int | None:
+    def count(self) -> int:
         return len(self.split)
 
     def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
         yield from chunks(map(self.request, stats.count(_without_eos(self.split.source, shard))), buffer)
 
-    def is_terminal(self) -> bool:
-        return False
-
     def references(self, target: Tokenizer) -> list[str]:
         """Return the target side of the split as text."""
         return [decode_reference(target, ids) for ids in _without_eos(self.split.target, ALL_LINES)]
+
+
+Input = TextInput | SplitInput
 
 
 def _without_eos(sentences: Sentences, shard: slice) -> Iterator[list[int]]:

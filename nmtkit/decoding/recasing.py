@@ -55,11 +55,6 @@ class Recasing:
         found = re.split(f"({protected or '(?!)'})", text)
         return "".join(part if number % 2 else self.capitals(part) for number, part in enumerate(found))
 
-    def restored_segment(self, segment: Segment) -> Segment:
-        """Return a translation with tags in capitals."""
-        parts = (self.restored(part) if isinstance(part, str) else part for part in segment.parts)
-        return Segment(tuple(parts), segment.movable)
-
 
 def _texts(request: Request) -> list[str]:
     """The text of each part of a request, empty for a tag."""

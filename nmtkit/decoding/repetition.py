@@ -7,14 +7,12 @@ _LONGEST = 4  # tokens of a phrase that is repeated
 _MORE = 2  # repetitions than in the source
 
 
-def repeats(source: Sequence[int], output: Sequence[int]) -> bool:
-    """Whether an output repeats a phrase of 1 to 4 tokens in a row, at least two times more than its source does, or
-    is longer than 2·S + 10 tokens for a source of S tokens."""
-    return bool(repeated_ngram(source, output))
-
-
 def repeated_ngram(source: Sequence[int], output: Sequence[int]) -> int:
-    """Return the size of the n-grams that occur several times because an output repeats a phrase, else 0."""
+    """Return the size of the n-grams that occur several times because an output repeats a phrase, else 0.
+
+    It repeats a phrase of 1 to 4 tokens in a row, at least two times more than its source does, or is longer than
+    2·S + 10 tokens for a source of S tokens.
+    """
     repeated = len(output) - len(set(output))  # a run repeats at least its size times _MORE tokens
     for size in range(1, min(_LONGEST, repeated // _MORE) + 1):
         if _has_run(output, size) and _run(output, size) >= _run(source, size) + _MORE:

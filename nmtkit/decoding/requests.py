@@ -158,17 +158,14 @@ class Glossary:
         """Return the target terms of the source terms in a text. If terms overlap, the first wins, then the longest."""
         text, found, start = self._fold(_single_spaced(text)), [], 0
         while start < len(text):
-            term = self._term_at(text, start)
+            candidates = (text[start : start + length] for length in self._longest_first.get(text[start], ()))
+            whole = (term for term in candidates if term in self._entries and _is_whole(term, text, start))
+            term = next(whole, None)
             if term is not None:
                 found.append(self._entries[term])
                 self.unused.discard(term)
             start += len(term or " ")
         return found
-
-    def _term_at(self, text: str, start: int) -> str | None:
-        """Find the longest term of whole words that begins at `start`; None if there is none."""
-        candidates = (text[start : start + length] for length in self._longest_first.get(text[start], ()))
-        return next((term for term in candidates if term in self._entries and _is_whole(term, text, start)), None)
 
 
 def _single_spaced(text: str) -> str:

@@ -4,9 +4,9 @@ Rules only lower log-probabilities, so log P of a hypothesis never rises, and th
 Letters: R open hypotheses, W vocabulary, t tokens so far.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -53,56 +53,43 @@ def contains(tokens: tuple[int, ...], term: Term) -> bool:
 class TokenMask:
     """Tokens that are forbidden after any prefix: `banned` tokens, and EOS before `minimum` tokens."""
 
-    minimum: int = 0
-    banned: tuple[int, ...] = ()
+    minimum: int
+    banned: tuple[int, ...]
 
     def after(self, length: int) -> tuple[int, ...]:
         """Return the ids that are forbidden after `length` tokens."""
         return (*self.banned, *((EOS,) if length < self.minimum else ()))
 
 
-class Rule(Protocol):
-    """Forbids tokens depending on the previous tokens of a hypothesis."""
-
-    def __call__(self, log_probs: Floats, tokens: Ints) -> None:
-        """Set the forbidden entries of log_probs (R, W) to -inf, for hypotheses with these tokens (R, t)."""
+#: Sets the forbidden entries of log_probs (R, W) to -inf, for hypotheses with these tokens (R, t).
+Rule = Callable[[Floats, Ints], None]
 
 
 def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tuple[TokenMask, list[Rule]]:
     """Return the mask and the rules that apply the options and the `banned` sequences of ids."""
     rules: list[Rule] = []
     if config.no_repeat_ngram is not None:
-        rules.append(NoRepeatedNgram(config.no_repeat_ngram))
+        rules.append(partial(_forbid_repetition, config.no_repeat_ngram))
     if longer := [sequence for sequence in banned if len(sequence) > 1]:
-        rules.append(Banned(longer))
+        rules.append(partial(_forbid_sequences, longer))
     single = tuple(token for sequence in banned if len(sequence) == 1 for token in sequence)
     return TokenMask(config.min_len, single), rules
 
 
-@dataclass(frozen=True)
-class NoRepeatedNgram:
-    """Forbids repetitions of `order` successive tokens."""
-
-    order: int
-
-    def __call__(self, log_probs: Floats, tokens: Ints) -> None:
-        length = tokens.shape[1]
-        if length < self.order:
-            return
-        ngrams = sliding_window_view(tokens, self.order, axis=1)  # (R, t - order + 1, order)
-        begun = tokens[:, None, length - self.order + 1 :]
-        rows, positions = (ngrams[:, :, :-1] == begun).all(2).nonzero()
-        log_probs[rows, ngrams[rows, positions, -1]] = -np.inf
+def _forbid_repetition(order: int, log_probs: Floats, tokens: Ints) -> None:
+    """Forbid repetitions of `order` successive tokens."""
+    length = tokens.shape[1]
+    if length < order:
+        return
+    ngrams = sliding_window_view(tokens, order, axis=1)  # (R, t - order + 1, order)
+    begun = tokens[:, None, length - order + 1 :]
+    rows, positions = (ngrams[:, :, :-1] == begun).all(2).nonzero()
+    log_probs[rows, ngrams[rows, positions, -1]] = -np.inf
 
 
-@dataclass(frozen=True)
-class Banned:
-    """Forbids each of the `sequences`, of at least two tokens each."""
-
-    sequences: Sequence[tuple[int, ...]]
-
-    def __call__(self, log_probs: Floats, tokens: Ints) -> None:
-        for *begin, last in self.sequences:
-            if len(begin) <= tokens.shape[1]:
-                begun = (tokens[:, -len(begin) :] == begin).all(1)
-                log_probs[begun, last] = -np.inf
+def _forbid_sequences(sequences: Sequence[tuple[int, ...]], log_probs: Floats, tokens: Ints) -> None:
+    """Forbid each of the `sequences`, of at least two tokens each."""
+    for *begin, last in sequences:
+        if len(begin) <= tokens.shape[1]:
+            begun = (tokens[:, -len(begin) :] == begin).all(1)
+            log_probs[begun, last] = -np.inf

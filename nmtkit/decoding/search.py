@@ -87,12 +87,12 @@ def search(
     beam = _Beam(src, lengths, config, model.longest_sequence, constraints, banned, finished, first, attention)
     reported = time.monotonic()
     while True:
-        state.reorder(beam.origins())
+        state.reorder(beam.came_from.take(beam.slots))
         beam.advance(model, state)
         done = beam.done()
         if time.monotonic() - reported >= SECONDS_BETWEEN_LINES:
-            reported = time.monotonic()
-            beam.report()
+            reported, steps = time.monotonic(), int(beam.limit.max()) + 1
+            report("long search", {"sentences": len(done), "step": beam.histories.length, "max steps": steps})
         if leaving := np.count_nonzero(done):
             if leaving == len(done):
                 return finished.best
@@ -142,7 +142,7 @@ class _Extension(NamedTuple):
 
 
 class _Histories:
-    """The tokens and their log-probabilities (t, n) of the hypotheses in n slots."""
+    """The tokens and their log-probabilities (t, n) of the hypotheses in n slots, oldest first."""
 
     _GROWTH = 32  # steps
 
@@ -155,12 +155,10 @@ class _Histories:
 
     @property
     def tokens(self) -> Ints:
-        """The tokens (t, n), oldest first."""
         return self._columns[0][: self.length]
 
     @property
     def log_probs(self) -> Floats:
-        """The log-probabilities (t, n), oldest first."""
         return self._columns[1][: self.length]
 
     def extend(self, prefix: Ints, token: Ints, log_prob: Floats, row: Ints) -> None:
@@ -187,7 +185,6 @@ class _Histories:
         return found
 
     def select(self, slots: Ints) -> None:
-        """Keep only the given slots (n,)."""
         self._columns = [column[:, slots] for column in self._columns]
 
 
@@ -207,7 +204,8 @@ class _Beam:
         attention: RecordedAttention | None,
     ) -> None:
         B, begun = len(src), first.shape[1] - 1
-        self.prefix = _prefixes(constraints, B)  # (b, p) required first tokens, then PAD
+        prefixes = [constraint.prefix for constraint in constraints] or [()] * B
+        self.prefix = pad(prefixes)[0]  # (b, p) required first tokens, then PAD
         self.limit = length_limits(config, lengths, longest, constraints, begun)  # (b,) tokens before EOS
         most = int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most + begun)[begun:]  # lp by |Y| without the start
@@ -233,16 +231,7 @@ class _Beam:
         self.open = self.log_probs.ravel() > _IMPOSSIBLE
         (self.slots,) = self.open.nonzero()  # (R,) index in b · P + slot
 
-    def origins(self) -> Ints:
-        """Return (R,), the previous row of the prefix of each open hypothesis."""
-        return self.came_from.take(self.slots)
-
-    def last_tokens(self) -> Ints:
-        """Return the next input (R,) of the decoder."""
-        return self.last.take(self.slots)
-
     def advance(self, model: InferenceModel, state: InferenceState) -> None:
-        """Extend the hypotheses by one token."""
         frontier = Frontier(self.log_probs, self.vacant, self.slots, self.sentences, self.histories.tokens)
         choose = self._feed(model, state, frontier)
         extension = self._extension(choose(None))
@@ -263,13 +252,19 @@ class _Beam:
 
         The argument of the function is True for the rows (R,) that must not end with EOS, or None.
         """
-        strategy, choice_is_free = self.strategy, not self.rules and self._free()
-        if choice_is_free and isinstance(strategy, BeamSearch):
-            excluded = self.token_mask.after(self.histories.length)
-            # the text of a closed EOS already has a slot, so the other candidates of the row are enough
-            steps, tokens = model.best_step(self.last_tokens(), state, strategy.slots, excluded)
-            return lambda closed: strategy.choose_among(_without_ends(steps, tokens, closed), tokens, frontier)
-        log_probs = self._allowed(model.step(self.last_tokens(), state), frontier)
+        strategy, last = self.strategy, self.last.take(self.slots)
+        if isinstance(strategy, BeamSearch) and not self.rules and frontier.length in self.free_lengths:
+            steps, tokens = model.best_step(last, state, strategy.slots, self.token_mask.after(frontier.length))
+
+            def choose_best(closed: Bools | None) -> Selection:
+                # the text of a closed EOS already has a slot, so the other candidates of the row are enough
+                open_steps = steps
+                if closed is not None:
+                    open_steps = np.where(closed[:, None] & (tokens == EOS), _IMPOSSIBLE, steps)
+                return strategy.choose_among(open_steps, tokens, frontier)
+
+            return choose_best
+        log_probs = self._allowed(model.step(last, state), frontier)
 
         def choose(closed: Bools | None) -> Selection:
             if closed is not None:
@@ -279,7 +274,6 @@ class _Beam:
         return choose
 
     def _extension(self, choice: Selection) -> _Extension:
-        """Return the chosen candidate of each slot."""
         b, P = self.log_probs.shape
         c = choice.tokens.shape[1]
         candidate = choice.chosen if b == 1 else choice.chosen + np.arange(0, b * P * c, P * c)[:, None]  # (b, P)
@@ -328,43 +322,26 @@ class _Beam:
         self._find_open()
 
     def _allowed(self, log_probs: Floats, frontier: Frontier) -> Floats:
-        """Set forbidden tokens of log_probs (R, W) to -inf, possibly in place."""
-        if self._free():
-            return self._permitted(log_probs, frontier)
-        tokens = self._required()[frontier.index_of_row]
+        """Set forbidden tokens of log_probs (R, W) to -inf, in place."""
+        length = frontier.length
+        required = (self.limit == length) * EOS  # PAD, which is 0, if there is none
+        if length < self.prefix.shape[1]:
+            required = np.where(required > 0, required, self.prefix[:, length])
+        tokens = required[frontier.index_of_row]
         (forced,) = (tokens != PAD).nonzero()
         kept = log_probs[forced, tokens[forced]]
-        log_probs = self._permitted(log_probs, frontier)
-        log_probs[forced] = -np.inf
-        log_probs[forced, tokens[forced]] = kept
-        return log_probs
-
-    def _free(self) -> bool:
-        """Return whether no sentence has a required next token."""
-        return self.histories.length in self.free_lengths
-
-    def _permitted(self, log_probs: Floats, frontier: Frontier) -> Floats:
-        if excluded := self.token_mask.after(frontier.length):
+        if excluded := self.token_mask.after(length):
             log_probs[:, excluded] = -np.inf
         for rule in self.rules:
             rule(log_probs, frontier.tokens)
+        log_probs[forced] = -np.inf
+        log_probs[forced, tokens[forced]] = kept
         return log_probs
-
-    def _required(self) -> Ints:
-        """Return (b,), the required next token, or PAD if there is none."""
-        length = self.histories.length
-        end = (self.limit == length) * EOS
-        return end if length >= self.prefix.shape[1] else np.where(end > 0, end, self.prefix[:, length])
 
     def done(self) -> Bools:
         """Return (b,), True for sentences without an open hypothesis that can still enter the n best."""
         done: Bools = np.maximum.reduce(self.log_probs, 1) / self.longest_penalty <= self.score_to_beat
         return done
-
-    def report(self) -> None:
-        """Log the progress of a long search."""
-        steps = int(self.limit.max()) + 1
-        report("long search", {"sentences": len(self.sentences), "step": self.histories.length, "max steps": steps})
 
     def leave(self, done: Bools) -> None:
         """Remove the sentences that are done (b,) from the batch."""
@@ -422,15 +399,3 @@ def _strategy(
     if config.diverse_groups > 1:
         return DiverseBeamSearch(config.beam, config.diverse_groups, config.diversity)
     return BeamSearch(config.beam)
-
-
-def _prefixes(constraints: Sequence[Constraints], sentences: int) -> Ints:
-    """Return the required prefixes (B, p), padded with PAD."""
-    if not constraints:
-        return np.empty((sentences, 0), np.int64)
-    return pad([constraint.prefix for constraint in constraints])[0]
-
-
-def _without_ends(steps: Floats, tokens: Ints, closed: Bools | None) -> Floats:
-    """Return the log-probabilities of candidates (R, c), with -inf for EOS in `closed` rows (R,)."""
-    return steps if closed is None else np.where(closed[:, None] & (tokens == EOS), _IMPOSSIBLE, steps)

@@ -27,11 +27,11 @@ class StandIns:
 
     def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
         self._source = source
-        symbols = _symbols(source.vocab, target.vocab)
+        lacks_symbols = any(UNK in vocab.to_ids(PLACEHOLDERS) for vocab in (source.vocab, target.vocab))
         both = zip(source.encode(_NAMES), target.encode(_NAMES), _NAMES, strict=True)
         spelled = [(len(own), len(theirs), name) for own, theirs, name in both if UNK not in (*own, *theirs)]
-        self._has_symbols = bool(symbols)
-        self._texts = symbols or [name for *_, name in sorted(spelled)]
+        self._has_symbols = not lacks_symbols
+        self._texts = [name for *_, name in sorted(spelled)] if lacks_symbols else PLACEHOLDERS
         self._can_lack = source.kind != SPACE and source.vocab.to_ids(["<0x0A>"]) == [UNK]
         self._ids_of = functools.cache(lambda character: source.encode([character])[0])
         self._spelled: set[str] = set()  # characters found so far that are pieces
@@ -105,8 +105,3 @@ def once(texts: Sequence[str], segment: Segment | None, vocab: Vocabulary) -> li
     name = rf"(?<!{_LETTER})({names}){_LETTER}{{,2}}(?:['’]{_LETTER}+)?(?!{_LETTER})({hyphen}(?=\w))?"
     pattern = re.compile(rf"(\s*|(?<=\w){hyphen})(?:{name}|({'|'.join(PLACEHOLDERS)}))")
     return [pattern.sub(replaced, text) for text in texts]
-
-
-def _symbols(*vocabularies: Vocabulary) -> Sequence[str]:
-    """The placeholder symbols, if all vocabularies have them."""
-    return () if any(UNK in vocab.to_ids(PLACEHOLDERS) for vocab in vocabularies) else PLACEHOLDERS

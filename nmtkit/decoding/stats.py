@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from nmtkit.console.log import logger, report
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import RunError
 from nmtkit.text.reading import decode_with_replacement
 from nmtkit.text.vocabulary import UNK, unknown_percent, unknown_warning
 from nmtkit.wording import counted
@@ -57,12 +57,7 @@ class StreamStats:
         self.unknown += translation.source_ids.count(UNK)
 
     def check(self) -> None:
-        """Raise RunError if input and output differ in lines, UserError if --resume kept more lines than the input."""
-        if self.lines_in < self.done:
-            raise UserError(
-                f"--resume: {counted(self.done, 'line')} already translated, but the input has {self.lines_in}: use "
-                "the same input"
-            )
+        """Raise RunError if input and output differ in lines."""
         if self.done + self.lines_out != self.lines_in:
             raise RunError(
                 f"{self.lines_in} lines were read, but {self.done + self.lines_out} were translated: a bug in nmtkit"

@@ -50,12 +50,6 @@ class Frontier(NamedTuple):
         """The index (R,) of each row's sentence in `src`."""
         return self.sentences[self.index_of_row]
 
-    @property
-    def slot_of_row(self) -> Ints:
-        """The slot (R,) of each row in its sentence, from 0 to P - 1."""
-        slot: Ints = self.slots % self.log_probs.shape[1]
-        return slot
-
     def by_slot(self, x: NDArray[N], missing: float) -> NDArray[N]:
         """Scatter x (R, c) to (b, P, c), with `missing` in empty slots."""
         if len(x) < self.log_probs.size:
@@ -98,7 +92,6 @@ class BeamSearch:
         self.starts: Sequence[int] = (0,)
 
     def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
-        """Choose candidates given log_probs (R, W), see `Strategy.choose`."""
         return self.choose_among(*top_k(log_probs, self.slots), frontier)
 
     def choose_among(self, steps: Floats, tokens: Ints, frontier: Frontier) -> Selection:
@@ -153,9 +146,9 @@ class Sampling:
         self.numbers = np.stack([_numbers(config.seed, sentence).random(shape) for sentence in sentences])
 
     def choose(self, log_probs: Floats, frontier: Frontier) -> Selection:
-        """Choose candidates given log_probs (R, W), see `Strategy.choose`."""
         weights = self._shares(log_probs).cumsum(1, np.float64)  # in vocabulary order: rounding cannot change it
-        draws = self.numbers[frontier.sentence_of_row, frontier.length, frontier.slot_of_row] * weights[:, -1]
+        sample = frontier.slots % self.slots
+        draws = self.numbers[frontier.sentence_of_row, frontier.length, sample] * weights[:, -1]
         drawn = [row.searchsorted(draw, side="right") for row, draw in zip(weights, draws, strict=True)]
         tokens = np.minimum(drawn, log_probs.shape[1] - 1)[:, None]  # smaller, but if no probability is finite
         steps = np.take_along_axis(log_probs, tokens, 1)

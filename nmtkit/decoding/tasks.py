@@ -4,7 +4,6 @@ It warns about lines that were not translated as requested.
 """
 
 import functools
-import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -53,14 +52,6 @@ class SourceLimit:
             limit = positions, "the model has no more positions"
         return cls(*limit, *how, recase=batches.recase or "none")
 
-    def without(self, tag: Sequence[int]) -> "SourceLimit":
-        """Return the limit for the text after a tag. Raises UserError if the tag leaves no token for it."""
-        if self.tokens <= len(tag):
-            raise UserError(
-                f"--source-tag: the tag leaves no room for text within {counted(self.tokens, 'token')} ({self.reason})"
-            )
-        return replace(self, tokens=self.tokens - len(tag)) if tag else self
-
 
 @dataclass(frozen=True)
 class Sentence:
@@ -72,7 +63,6 @@ class Sentence:
     text: str
     ids: list[int]
     tasks: list[Task]
-    prefix_is_cut: bool = False
     tag: Sequence[int] = ()
     target: str | None = None  #: the text that is scored, if one is given
     own_tag: int = 0  #: number of `ids` that belong to a tag at the beginning of the line itself
@@ -99,7 +89,6 @@ def _is_attached(text: str) -> bool:
 
 
 def _is_unspaced(language: str) -> bool:
-    """Whether a language has no spaces between words."""
     return short_code(language) in UNSPACED
 
 
@@ -228,57 +217,44 @@ class SentenceEncoder:
         tag = self._tag_ids(request.source_tag)
         own_tag = 0 if tag else count_tag(ids, self._tags_in_lines, self._source)
         segment, attends = request.segment, request.segment is not None and request.segment.has_tags
-        limit = limit.without(tag)
-        source = [*tag, *ids[: limit.tokens], EOS]
-        cut = "cut" if len(ids) > limit.tokens else ""
+        longest = limit.tokens - len(tag)
+        source = [*tag, *ids[:longest], EOS]
+        cut = "cut" if len(ids) > longest else ""
         start = tuple(self._target.vocab.to_ids([request.target_lang] if request.target_lang else ()))
         if request.target is not None:
             target = self._target_ids(request.target)
-            self._check_target(target, line)
+            if self._positions is not None and len(target) > self._positions:
+                raise UserError(
+                    f"--score: the translation of line {line} has {counted(len(target), 'token')}, but the model has "
+                    f"positions for {self._positions}: shorten it"
+                )
             tasks = [Task(source, target=target, start=start)] if ids or target else []
             return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag, overlong=cut)
-        constraints, prefix_is_cut = NO_CONSTRAINTS, False
+        constraints = NO_CONSTRAINTS
         terms = request.glossary.terms(request.text) if request.glossary else []
         if not (limit.split and cut):
             terms += self._stand_ins.required(request)
         if request.prefix or request.terms or terms:
             prefix = self._target_ids(request.prefix)
-            prefix_is_cut = self._positions is not None and len(prefix) > self._positions
             language = self._languages_of(request)[1]
             required = (*self._terms(request.terms, language, limit.ignores_case), *self._terms(terms, language))
-            constraints = Constraints(tuple(prefix[: self._positions]), tuple(dict.fromkeys(required)))
+            constraints = Constraints(tuple(prefix), tuple(dict.fromkeys(required)))
         if limit.split and cut and constraints is NO_CONSTRAINTS:
-            own_tag = own_tag if own_tag < limit.tokens else 0  # else there is no room for text
+            own_tag = own_tag if own_tag < longest else 0  # else there is no room for text
             surfaces = self._source.surfaces(ids, request.text)
-            pieces = parts(ids[own_tag:], surfaces[own_tag:], limit.tokens - own_tag, self._language(request))
+            pieces = parts(ids[own_tag:], surfaces[own_tag:], longest - own_tag, self._language(request))
             tasks = [Task([*tag, *ids[:own_tag], *part, EOS], attends=attends, start=start) for part in pieces]
             return Sentence(request.text, ids, tasks, tag=tag, own_tag=own_tag, overlong="split", segment=segment)
         tasks = [Task(source, constraints, attends=attends, start=start)] if ids else []
-        return Sentence(request.text, ids, tasks, prefix_is_cut, tag, own_tag=own_tag, overlong=cut, segment=segment)
+        return Sentence(request.text, ids, tasks, tag, own_tag=own_tag, overlong=cut, segment=segment)
 
     @functools.cached_property
     def _tags_in_lines(self) -> frozenset[int]:
         return tags_in_lines(self._source, self.languages[1])
 
-    def _check_target(self, target: list[int], line: int) -> None:
-        """Raise UserError if the target of a line exceeds the positions."""
-        if self._positions is not None and len(target) > self._positions:
-            raise UserError(
-                f"--score: the translation of line {line} has {counted(len(target), 'token')}, but the model has "
-                f"positions for {self._positions}: shorten it"
-            )
-
     def _source_ids(self, request: Request, encoded: Iterator[list[int]]) -> list[int]:
-        """Return the ids of a request, or the next of `encoded` if it has only text. A blank text has none.
-
-        Raises UserError for an id that is not in the vocabulary, and TypeError for one that is not an integer.
-        """
-        if request.ids is not None:
-            ids, size = list(map(operator.index, request.ids)), len(self._source.vocab)
-            if ids and not 0 <= min(ids) <= max(ids) < size:
-                raise UserError(f"ids from {min(ids)} to {max(ids)} are not all in the vocabulary of {size} pieces")
-        else:
-            ids = next(encoded)
+        """Return the ids of a request, or the next of `encoded` if it has only text. A blank text has none."""
+        ids = next(encoded) if request.ids is None else list(request.ids)
         return ids if request.text.strip() else []
 
     def _target_ids(self, text: str) -> list[int]:
@@ -294,11 +270,9 @@ class SentenceEncoder:
             )
 
     def _language(self, request: Request) -> str:
-        """The source language of a request `_with_codes`."""
         return request.source_tag if request.source_tag in self._source.language_codes else self.languages[0]
 
     def _languages_of(self, request: Request) -> tuple[str, str]:
-        """The source and target language of a request `_with_codes`."""
         return self._language(request), request.target_lang or self.languages[1]
 
     def _spelled(
@@ -328,16 +302,8 @@ def _copying(sentence: Sentence, given: Request, request: Request) -> Sentence:
     return Sentence(given.text, [], [], frame=(given.text,), segment=given.segment, line=line)
 
 
-_CUT = "{lines} truncated to {limit} ({reason})"
-_SPLIT = "{lines} translated in parts of at most {limit} ({reason})"
-_OUTPUT_CUT = "{lines} with an output cut at its maximum length (--max-len-a, --max-len-b)"
-_REPETITIVE = "{lines} with an output that repeats itself, unlike the source: try --repetition-guard"
-_PREFIX_CUT = "{lines} with a prefix truncated to {positions} (the model has no more positions)"
-_PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
-_TERMS_TOO_LONG = "{lines} translated without {terms}: the model has positions for only {positions}"
-_TERMS_FORBIDDEN = "{lines} translated without {terms}: other options ban them"
-_UNALIGNED = "{lines} with tags around the whole text: the model has no attention to align words"
 _COPIED = "{lines} with copied words, which nmt-preprocess --byte-fallback or --character-coverage 1 could spell"
+_PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
 _SEVERAL = "{lines} with several sentences, some of which may be missing from the translation: use --split-sentences"
 _MANY = 0.02  # of all lines
 
@@ -354,9 +320,11 @@ class LineWarnings:
     def add(self, sentence: Sentence, found: Sequence[list[Hypothesis]], cut: bool, repetitive: bool) -> None:
         """Count a sentence, given the hypotheses of each task, and whether its output is `cut` or `repetitive`."""
         self._total += 1
-        warnings = [*self._warnings(sentence, found), *[_OUTPUT_CUT] * cut, *[_REPETITIVE] * repetitive]
-        for warning in dict.fromkeys(warnings):
-            self._lines[warning] += 1
+        self._lines.update(list(dict.fromkeys(self._warnings(sentence, found))))
+        if cut:
+            self._lines["{lines} with an output cut at its maximum length (--max-len-a, --max-len-b)"] += 1
+        if repetitive:
+            self._lines["{lines} with an output that repeats itself, unlike the source: try --repetition-guard"] += 1
 
     def log(self) -> None:
         """Log each warning with its number of lines."""
@@ -374,18 +342,19 @@ class LineWarnings:
             yield _SEVERAL
         if sentence.line is not None:
             yield _COPIED
-        if sentence.overlong:
-            yield _SPLIT if sentence.overlong == "split" else _CUT
+        if sentence.overlong == "split":
+            yield "{lines} translated in parts of at most {limit} ({reason})"
+        elif sentence.overlong:
+            yield "{lines} truncated to {limit} ({reason})"
         for task, nbest in zip(sentence.tasks, found, strict=True):
-            if sentence.prefix_is_cut:
-                yield _PREFIX_CUT
             if UNK in task.constraints.prefix:
                 yield _PREFIX_UNKNOWN
             terms, tokens = task.constraints.terms, tuple(nbest[0].ids)
             if lacking := sum(not contains(tokens, term) for term in terms):  # no output has all, so all were ignored
-                fit = self._positions is None or task.constraints.required_tokens <= self._positions
-                warning = _TERMS_FORBIDDEN if fit else _TERMS_TOO_LONG
+                warning = "{lines} translated without {terms}: other options ban them"
+                if self._positions is not None and task.constraints.required_tokens > self._positions:
+                    warning = "{lines} translated without {terms}: the model has positions for only {positions}"
                 self._terms[warning] += lacking
                 yield warning
             if task.attends and nbest[0].attention is None:
-                yield _UNALIGNED
+                yield "{lines} with tags around the whole text: the model has no attention to align words"

@@ -16,7 +16,7 @@ from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import join, separators
 from nmtkit.decoding.placement import SegmentPlacement
 from nmtkit.decoding.recasing import Recasing
-from nmtkit.decoding.repetition import repeats
+from nmtkit.decoding.repetition import repeated_ngram
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.stand_ins import once
 from nmtkit.decoding.tasks import Sentence
@@ -106,19 +106,15 @@ def translation_of(
     """
     pieces = _source_pieces(sentence, source) if config.attends else None
     placement = SegmentPlacement(sentence.segment, sentence, source) if sentence.segment else None
-    candidates = tuple(
-        compose(
-            rank,
-            target,
-            config,
-            pieces,
-            sentence.target,
-            sentence.frame,
-            placement,
-            _doubts(sentence, rank, config, positions),
-        )
-        for rank in zip(*found, strict=False)
-    )
+    candidates: tuple[Candidate, ...] = ()
+    for parts in zip(*found, strict=False):
+        candidate = compose(parts, target, config, pieces, sentence.target, sentence.frame, placement)
+        if sentence.target is None:
+            both = list(zip(sentence.tasks, parts, strict=True))
+            cut = any(len(part.ids) >= _longest(task, config, positions) for task, part in both)
+            repetitive = any(repeated_ngram(task.source[:-1], part.ids) for task, part in both)
+            candidate = replace(candidate, cut=cut or None, repetitive=repetitive or None)
+        candidates += (candidate,)
     if sentence.line is not None:
         start, _, end = sentence.line.partition(sentence.line.strip())
         candidates = tuple(replace(each, text=start + each.text + end, segment=None) for each in candidates)
@@ -139,31 +135,15 @@ def translation_of(
 
 
 def _recased(candidate: Candidate, recasing: Recasing) -> Candidate:
-    """Return a candidate in the capitals of its line."""
     if candidate.segment is None:
         return replace(candidate, text=recasing.restored(candidate.text))
-    segment = recasing.restored_segment(candidate.segment)
+    parts = (recasing.restored(part) if isinstance(part, str) else part for part in candidate.segment.parts)
+    segment = Segment(tuple(parts), candidate.segment.movable)
     return replace(candidate, text=segment.plain, segment=segment)
 
 
-def _doubts(
-    sentence: Sentence, parts: Sequence[Hypothesis], config: SearchConfig, positions: int | None
-) -> dict[str, bool]:
-    """Return the fields `cut` and `repetitive` of a candidate as far as they are True."""
-    if sentence.target is not None:
-        return {}
-    both = list(zip(sentence.tasks, parts, strict=True))
-    doubts = {
-        "cut": any(_is_cut(task, part, config, positions) for task, part in both),
-        "repetitive": any(repeats(task.source[:-1], part.ids) for task, part in both),
-    }
-    return {name: is_so for name, is_so in doubts.items() if is_so}
-
-
-def _is_cut(task: Task, found: Hypothesis, config: SearchConfig, positions: int | None) -> bool:
-    """Whether an output is as long as --max-len-a, --max-len-b or the positions of the model allow."""
-    limit = config.length_limit(len(task.source) - 1, task.constraints.required_tokens, positions)
-    return len(found.ids) >= limit
+def _longest(task: Task, config: SearchConfig, positions: int | None) -> int:
+    return config.length_limit(len(task.source) - 1, task.constraints.required_tokens, positions)
 
 
 def compose(
@@ -174,11 +154,8 @@ def compose(
     given: str | None = None,
     frame: Sequence[str] = (),
     placement: SegmentPlacement | None = None,
-    doubts: dict[str, bool] | None = None,
 ) -> Candidate:
     """Create a candidate from one hypothesis for each part of a line. `source` is required if `config.attends`.
-
-    `doubts` are the fields `cut` and `repetitive`, if they are True.
 
     Alignments count the words of the decoded text, or of the text that the user has `given`.
     """
@@ -200,7 +177,6 @@ def compose(
         parts[0].attention if aligned and len(parts) == 1 else None,
         _alignment(parts, texts, _added(parts, texts, segmented, target, given), aligned) if aligned else None,
         segment=placed,
-        **(doubts or {}),
     )
 
 

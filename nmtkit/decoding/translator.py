@@ -22,7 +22,7 @@ from nmtkit.decoding.config import (
     SearchKeywords,
     StreamConfig,
 )
-from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
+from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, load, local_engine
 from nmtkit.decoding.forced import all_heads
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.tasks import LineWarnings, SentenceEncoder, SourceLimit
@@ -128,7 +128,7 @@ class Translator:
         model = load(checkpoints, engine, weights)
         workers = None
         if paths and engine.workers > 1:
-            workers = Workers(paths, engine, weights, checksums_of(checkpoints, model))
+            workers = Workers(paths, engine, weights, [checkpoint.checksum for checkpoint in checkpoints])
         return cls(model, first.source, first.target, workers, (source, target), first.search)
 
     def log_settings(self, search: SearchConfig) -> None:
@@ -295,23 +295,6 @@ class Translator:
         for translation in stream_markup(lines, markup, stream, done):
             advance(1)
             yield translation
-
-    def stream_encoded(
-        self,
-        sentences: Iterable[Sequence[int]],
-        config: SearchConfig | None = None,
-        batches: StreamConfig | None = None,
-        source_tag: str = "",
-    ) -> Generator[Translation, None, None]:
-        """Translate sentences that are given as ids of the source vocabulary, without EOS, like `stream`.
-
-        Each begins with the ids of `source_tag`. Does not warn of truncated or repetitive translations, which are
-        frequent during training.
-        """
-        batches = batches or StreamConfig()
-        lines = (self.request(ids, source_tag) for ids in sentences)
-        groups = chunks(lines, self.sizes(batches).buffer)
-        return self.stream_chunks(groups, config, batches, warns_of_outputs=False)
 
     def sizes(self, batches: StreamConfig) -> BatchSizes:
         """Return the sizes of batches and buffer on the model's device."""

@@ -1,14 +1,8 @@
-"""The table of inference backends, by architecture: the counterpart of `nmtkit.model.architectures`.
+"""The table of inference backends in torch, by architecture: the counterpart of `nmtkit.model.architectures`."""
 
-An architecture that can translate has a `TorchInference` and a row here, which imports it only when it is needed,
-because the compiled search needs no torch.
-"""
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from nmtkit.errors import UserError
-from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.threads import apply_to_torch
@@ -21,43 +15,17 @@ if TYPE_CHECKING:
     from nmtkit.model.translation_model import TranslationModel
 
 
-def _transformer(model: Any) -> "TorchInference":
+def torch_backends() -> "dict[str, type[TorchInference]]":
+    """Return the backend of each architecture that can translate. Imported late: the compiled search needs no torch."""
+    from nmtkit.inference.torch_convolutional import TorchConvolutional
+    from nmtkit.inference.torch_recurrent import TorchRecurrent
     from nmtkit.inference.torch_transformer import TorchTransformer
 
-    return TorchTransformer(model)
-
-
-def _recurrent(model: Any) -> "TorchInference":
-    from nmtkit.inference.torch_recurrent import TorchRecurrent
-
-    return TorchRecurrent(model)
-
-
-def _convolutional(model: Any) -> "TorchInference":
-    from nmtkit.inference.torch_convolutional import TorchConvolutional
-
-    return TorchConvolutional(model)
-
-
-class Backends(NamedTuple):
-    """The backends that search with the models of an architecture."""
-
-    torch: Callable[[Any], "TorchInference"]  # from a model, on its device: the reference
-    native: type[NativeTransformer] | None = None  # compiled, for CPUs
-
-
-BACKENDS = {
-    TransformerConfig.arch: Backends(_transformer, NativeTransformer),
-    RecurrentConfig.arch: Backends(_recurrent),
-    ConvolutionalConfig.arch: Backends(_convolutional),
-}
-
-
-def backends_of(arch: str) -> Backends:
-    """Return the backends of an architecture. Raises UserError if it has none."""
-    if arch not in BACKENDS:
-        raise UserError(f"nmtkit cannot translate with models of the architecture {arch}")
-    return BACKENDS[arch]
+    return {
+        TransformerConfig.arch: TorchTransformer,
+        RecurrentConfig.arch: TorchRecurrent,
+        ConvolutionalConfig.arch: TorchConvolutional,
+    }
 
 
 def torch_backend(
@@ -73,7 +41,10 @@ def torch_backend(
     from nmtkit.machine.precision import DTYPES
 
     apply_to_torch()
+    backends, arch = torch_backends(), model.config.arch
+    if arch not in backends:
+        raise UserError(f"nmtkit cannot translate with models of the architecture {arch}")
     if device is not None:
         on = torch.device(device)
         model = model.to(on, None if number_format is None else DTYPES[number_format])
-    return TorchBackend(backends_of(model.config.arch).torch(model))
+    return TorchBackend(backends[arch](model))

@@ -9,20 +9,23 @@ import numpy as np
 
 from nmtkit.errors import UserError
 from nmtkit.inference.arrays import Floats, Ints
-from nmtkit.inference.protocol import AttentionWeights, InferenceModel, InferenceState, log_sum_exp
+from nmtkit.inference.protocol import AttentionWeights, InferenceModel, log_sum_exp
 from nmtkit.inference.shortlist import Ids
 
 
 @dataclass
 class EnsembleState:
-    """The decoding state of each model of the ensemble."""
+    """The decoding state of each model of an ensemble: an `InferenceState`, or a `RowState` in tensors."""
 
-    states: list[InferenceState]
+    states: list[Any]
 
-    def reorder(self, origins: Ints) -> None:
-        """Set row i to the former row `origins[i]` in the state of each model, see `InferenceState.reorder`."""
+    def reorder(self, origins: Any) -> None:
         for state in self.states:
             state.reorder(origins)
+
+    def reorder_fixed(self, origins: Any, width: int) -> None:
+        for state in self.states:
+            state.reorder_fixed(origins, width)
 
 
 class Ensemble(InferenceModel):
@@ -39,15 +42,12 @@ class Ensemble(InferenceModel):
         self.step_bytes = sum(model.step_bytes for model in models) + _MEMBER_BYTES * (len(models) - 1)
 
     def encode(self, src: Ints, lengths: Ints) -> list[Any]:
-        """Encode src (B, S) with lengths (B,) with each model, see `InferenceModel.encode`."""
         return [model.encode(src, lengths) for model in self.models]
 
     def start(self, memory: list[Any]) -> EnsembleState:
-        """Return the state of B rows before their first token, see `InferenceModel.start`."""
         return EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
 
     def step(self, tokens: Ints, state: EnsembleState) -> Floats:
-        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
         return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "Ensemble":
@@ -55,7 +55,6 @@ class Ensemble(InferenceModel):
         return Ensemble([model.restricted_to(shortlists) for model in self.models])
 
     def state_bytes(self, tokens: int) -> int:
-        """Return the bytes that the states of all models keep for a hypothesis, see `InferenceModel.state_bytes`."""
         return sum(model.state_bytes(tokens) for model in self.models)
 
     def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:

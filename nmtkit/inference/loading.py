@@ -1,18 +1,17 @@
 """Loads checkpoints as inference models: chooses the backend, the device and the number format."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from nmtkit.checkpoint import Checkpoint, memory_for_weights
 from nmtkit.errors import UserError
-from nmtkit.inference.backends import backends_of, torch_backend
+from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.native_transformer import unknown_options
+from nmtkit.inference.native_transformer import NativeTransformer, unknown_options
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.machine import native_build
 from nmtkit.machine.device import inference_device, inference_precision, is_cpu
 from nmtkit.machine.number_format import NumberFormat
-from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.model.config import ModelConfig
 from nmtkit.text.tokenizer import tokenizer_differences
 
 
@@ -47,32 +46,27 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
     is_int8 = checkpoint.scales is not None
     number_format = inference_precision("int8" if is_int8 and precision == "auto" and is_cpu(on) else precision, on)
     config = checkpoint.model_config
-    native = backends_of(config.arch).native if is_cpu(on) else None
     chosen = checkpoint if is_int8 and number_format is NumberFormat.INT8 else checkpoint.without_training(weights)
     size = sum(4 * weight.size for weight in chosen.weights.values())
     with memory_for_weights(f"the model on {on}", size):
-        if native is not None and native.supports(config, number_format):
-            return native(config, chosen.weights, number_format, partial(_rebuilt, chosen), chosen.scales)
+        if is_cpu(on) and NativeTransformer.supports(config, number_format):
+            return NativeTransformer(
+                config, chosen.weights, number_format, lambda: torch_backend(chosen.build_model()), chosen.scales
+            )
         if number_format is NumberFormat.INT8:
             check_int8(config)
         plain = torch_backend(chosen.build_model(), on, number_format)
-        is_fp32 = number_format is NumberFormat.FP32
-        if is_fp32 and native is not None and native.implements(config) and native_build.is_missing():
+        is_fp32 = is_cpu(on) and number_format is NumberFormat.FP32
+        if is_fp32 and not unknown_options(config) and native_build.is_missing():
             plain.precision = f"{number_format.value}, not compiled"
         return plain
-
-
-def _rebuilt(checkpoint: Checkpoint) -> InferenceModel:
-    """Rebuild the model of a loaded checkpoint from its mapped file."""
-    return torch_backend(checkpoint.build_model())
 
 
 def check_int8(config: ModelConfig) -> None:
     """Raise UserError if the compiled search, which alone supports int8, cannot run a model."""
     if not native_build.available(NumberFormat.INT8):
         raise UserError("int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler")
-    unknown = unknown_options(config) if isinstance(config, TransformerConfig) else [f"the architecture {config.arch}"]
-    if unknown:
+    if unknown := unknown_options(config):
         raise UserError(
             f"--precision int8: the compiled search does not support {' and '.join(unknown)}: use fp32 or bf16"
         )

@@ -7,7 +7,7 @@ gets the same translation in any batch.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -64,12 +64,6 @@ class NativeState:
         """Set row i to the former row `origins[i]`, see `InferenceState.reorder`. Raises IndexError for a wrong row."""
         native_build.native.reorder(self.state, origins)
 
-    def prepare(self, rows: int) -> None:
-        """Prepare the next step, with this number of rows."""
-        self.length += 1
-        if self.attention is not None:
-            native_build.native.record_attention(self.state, self.attention_layer, self.attention.add_step(rows))
-
 
 class NativeTransformer(TransformerSizes, InferenceModel):
     """A Transformer whose search is compiled, in fp32 or int8."""
@@ -117,24 +111,12 @@ class NativeTransformer(TransformerSizes, InferenceModel):
             number_format.value,
             thread_count(),
         )
-        self._make_reference = reference
+        self._reference = cache(reference)
 
     @staticmethod
-    def implements(config: ModelConfig) -> TypeGuard[TransformerConfig]:
-        """Whether the compiled search supports models with these options, even if it is not compiled here.
-
-        A new option of the model, or a new value of one, is unknown until `_KNOWN` lists it.
-        """
-        return type(config) is TransformerConfig and not unknown_options(config)
-
-    @classmethod
-    def supports(cls, config: ModelConfig, number_format: NumberFormat) -> TypeGuard[TransformerConfig]:
+    def supports(config: ModelConfig, number_format: NumberFormat) -> TypeGuard[TransformerConfig]:
         """Whether the compiled search can run a model with these options in this number format on this CPU."""
-        return native_build.available(number_format) and cls.implements(config)
-
-    @cached_property
-    def _reference(self) -> InferenceModel:
-        return self._make_reference()
+        return native_build.available(number_format) and not unknown_options(config)
 
     def encode(self, src: Ints, lengths: Ints) -> NativeState:
         """Encode src (B, S) with lengths (B,) from 1 to S. Raises IndexError for other lengths or unknown ids."""
@@ -180,7 +162,7 @@ class NativeTransformer(TransformerSizes, InferenceModel):
 
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
         """Return the weights of every layer and head from the uncompiled model, see `InferenceModel.attention`."""
-        return self._reference.attention(src, lengths, tgt_in)
+        return self._reference().attention(src, lengths, tgt_in)
 
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
         """Return attention (B, T, S) averaged over heads, without computing higher layers; see `InferenceModel`."""
@@ -194,13 +176,14 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         return weights
 
     def record_attention(self, state: NativeState, layer: int) -> RecordedAttention:
-        """Record the attention of later steps, see `InferenceModel.record_attention`."""
         state.attention_layer, state.attention = layer, RecordedAttention(state.longest)
         return state.attention
 
     def _next_position(self, state: NativeState, rows: int) -> Floats:
         """Prepare a step, and return the encoding (1, …) of its target position."""
-        state.prepare(rows)
+        state.length += 1
+        if state.attention is not None:
+            native_build.native.record_attention(state.state, state.attention_layer, state.attention.add_step(rows))
         return self._target_positions.rows(state.length - 1, 1)
 
 
@@ -222,28 +205,13 @@ class _Positions:
         return self._table[start:end]
 
 
-class NativeLinear:
-    """Computes x·Wᵀ + b in fp32, or in int8 with W and x rounded to integers, each row with its own scale.
+def unknown_options(config: ModelConfig) -> list[str]:
+    """Return the flags of options that the compiled search does not support with their current values.
 
-    A matrix of more than 2^16 columns stays in fp32.
+    A new option of the model, or a new value of one, is unknown until `_KNOWN` lists it.
     """
-
-    def __init__(self, weight: Floats, bias: Floats | None, number_format: NumberFormat) -> None:
-        """Copy weight (N, K) and bias (N,)."""
-        self.rows, self.columns = weight.shape
-        self.matrix = native_build.native.matrix(weight, bias, number_format.value)
-
-    def __call__(self, x: Floats) -> Floats:
-        """Map x (…, K) to (…, N). Raises TypeError if x is not float32 or has a different number of columns."""
-        if x.shape[-1] != self.columns or x.dtype != np.float32:
-            raise TypeError(f"{self.columns} columns of fp32 are expected, not {x.shape} of {x.dtype}")
-        y = np.empty((*x.shape[:-1], self.rows), np.float32)
-        native_build.native.multiply(self.matrix, np.ascontiguousarray(x), y, thread_count())
-        return y
-
-
-def unknown_options(config: TransformerConfig) -> list[str]:
-    """Return the flags of options that the compiled search does not support with their current values."""
+    if not isinstance(config, TransformerConfig):
+        return [f"the architecture {config.arch}"]
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     known = (name in _KNOWN and (_KNOWN[name] is _ANY or value in _KNOWN[name]) for name, value in values.items())
     return [flag(name) for name, is_known in zip(values, known, strict=True) if not is_known]

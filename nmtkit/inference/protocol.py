@@ -33,11 +33,11 @@ class InferenceState(Protocol):
 
 @dataclass
 class AttentionWeights:
-    """The attention weights of one pass, with an array for each layer. The weights of a query sum to 1."""
+    """The attention weights of one pass, with an array or a tensor for each layer. The weights of a query sum to 1."""
 
-    encoder: list[Floats] = field(default_factory=list)  # (B, H, S, S)
-    decoder: list[Floats] = field(default_factory=list)  # (B, H, T, T)
-    cross: list[Floats] = field(default_factory=list)  # (B, H, T, S)
+    encoder: list[Any] = field(default_factory=list)  # (B, H, S, S)
+    decoder: list[Any] = field(default_factory=list)  # (B, H, T, T)
+    cross: list[Any] = field(default_factory=list)  # (B, H, T, S)
 
 
 class RecordedAttention:
@@ -107,7 +107,8 @@ class InferenceModel(ABC):
         The last token of a row is EOS. Values beyond the end of a row have no meaning.
         """
         log_probs = np.zeros(tgt.shape, np.float32)
-        tgt_in, state = shift_right(tgt), self.start(self.encode(src, lengths))
+        state = self.start(self.encode(src, lengths))
+        tgt_in = np.concatenate([np.full_like(tgt[:, :1], BOS), tgt[:, :-1]], 1)
         rows = np.arange(len(tgt))  # those that have not ended
         for t in range(tgt.shape[1]):
             (kept,) = (tgt_lengths[rows] > t).nonzero()
@@ -164,7 +165,6 @@ class _RestrictedState:
     sentence_of_row: Ints
 
     def reorder(self, origins: Ints) -> None:
-        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
         self.state.reorder(origins)
         self.sentence_of_row = self.sentence_of_row[origins]
 
@@ -178,25 +178,21 @@ class _Restricted(InferenceModel):
         self.longest_sequence = model.longest_sequence
 
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`."""
         return self.model.encode(src, lengths)
 
     def start(self, memory: Any) -> _RestrictedState:
-        """Return the state of B rows before their first token, see `InferenceModel.start`."""
         forbidden = np.ones((len(self.shortlists), self.vocabulary_size), np.bool_)
         for row, ids in zip(forbidden, self.shortlists, strict=True):
             row[ids] = False
         return _RestrictedState(self.model.start(memory), forbidden, np.arange(len(self.shortlists)))
 
     def step(self, tokens: Ints, state: _RestrictedState) -> Floats:
-        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
         log_probs = self.model.step(tokens, state.state)
         log_probs[state.forbidden[state.sentence_of_row]] = -np.inf
         log_probs -= log_sum_exp(log_probs, 1)[:, None]
         return log_probs
 
     def state_bytes(self, tokens: int) -> int:
-        """Return the bytes that a state keeps for a hypothesis, see `InferenceModel.state_bytes`."""
         return self.model.state_bytes(tokens)
 
 
@@ -211,8 +207,3 @@ def log_sum_exp(x: Floats, axis: int) -> Floats:
         total: Floats = np.log(np.exp(x - peak).sum(axis))
     total += peak.squeeze(axis)
     return total
-
-
-def shift_right(tgt: Ints) -> Ints:
-    """Return the decoder's input (B, T) for outputs (B, T), which begins with BOS and omits the last token."""
-    return np.concatenate([np.full_like(tgt[:, :1], BOS), tgt[:, :-1]], 1)

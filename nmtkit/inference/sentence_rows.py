@@ -40,7 +40,7 @@ class SentenceRows:
         return origins.numel() == rows and torch.equal(origins, torch.arange(rows, device=origins.device))
 
     def widen(self, width: int) -> None:
-        """Give every sentence `width` rows, as `TorchState.reorder_fixed` does."""
+        """Give every sentence `width` rows, as `RowState.reorder_fixed` does."""
         if self._widest != width or self._slots is not None:
             sentences = torch.arange(self.sentences, device=self._sentence_of_row.device)
             self._sentence_of_row = sentences.repeat_interleave(width, output_size=self.sentences * width)
@@ -65,7 +65,7 @@ class SentenceRows:
 
 
 class RowState(ABC):
-    """A `TorchState` that stores data about the source by sentence, and all else by row."""
+    """The state of a decoder in tensors, with data about the source by sentence, and all else by row."""
 
     rows: SentenceRows
 
@@ -78,7 +78,8 @@ class RowState(ABC):
             self._keep_sentences(kept)
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """Reorder the rows by origins (sentences · width,), see `TorchState.reorder_fixed`."""
+        """Reorder like `reorder`, by origins (sentences · width,), without waiting for the GPU. Every sentence then has
+        `width` rows."""
         self._reorder_rows(origins)
         self.rows.widen(width)
 

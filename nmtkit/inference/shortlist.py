@@ -33,8 +33,6 @@ class Shortlist:
     UNK and EOS are always included, PAD and BOS never.
     """
 
-    checksum: bytes | None = None  #: of the file that it was read from
-
     def __init__(self, offsets: Ints, translations: Ids, frequent: Ids, size: int, vocabularies: bytes) -> None:
         """The translations of source piece i are `translations[offsets[i] : offsets[i + 1]]`.
 
@@ -93,9 +91,7 @@ class Shortlist:
         if (ids >= len(target)).any():
             raise UserError("damaged")
         own, frequent_ids = np.split(ids.astype(np.int32), [translations])
-        shortlist = cls(offsets, own, frequent_ids, len(target), vocabularies)
-        shortlist.checksum = checksum
-        return shortlist
+        return cls(offsets, own, frequent_ids, len(target), vocabularies)
 
 
 def fingerprint(source: Vocabulary, target: Vocabulary) -> bytes:

@@ -15,13 +15,12 @@ from nmtkit.inference.torch_inference import FixedEnsemble, FixedModel, TorchInf
 class TorchBackendState:
     """The state of a `TorchBackend`."""
 
-    def __init__(self, state: TorchState, device: torch.device) -> None:
-        self.state, self._device = state, device
+    def __init__(self, state: TorchState, backend: "TorchBackend") -> None:
+        self.state, self._backend = state, backend
 
     @torch.inference_mode()
     def reorder(self, origins: Ints) -> None:
-        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
-        self.state.reorder(_tensor(origins, self._device))
+        self.state.reorder(self._backend.tensor(origins))
 
 
 class TorchBackend(InferenceModel):
@@ -34,18 +33,15 @@ class TorchBackend(InferenceModel):
 
     @torch.inference_mode()
     def encode(self, src: Ints, lengths: Ints) -> Any:
-        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`."""
-        return self.model.encode(self._tensor(src), self._tensor(lengths))
+        return self.model.encode(self.tensor(src), self.tensor(lengths))
 
     @torch.inference_mode()
     def start(self, memory: Any) -> TorchBackendState:
-        """Return the state of B rows before their first token, see `InferenceModel.start`."""
-        return TorchBackendState(self.model.start(memory), self.model.device)
+        return TorchBackendState(self.model.start(memory), self)
 
     @torch.inference_mode()
     def step(self, tokens: Ints, state: TorchBackendState) -> Floats:
-        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
-        return _array(self.model.step(self._tensor(tokens), state.state))
+        return _array(self.model.step(self.tensor(tokens), state.state))
 
     @torch.inference_mode()
     def best_step(
@@ -54,34 +50,31 @@ class TorchBackend(InferenceModel):
         """Return the highest log-probabilities and their tokens, both (R, count). Only these leave a GPU."""
         if self.model.device.type != "cuda":
             return super().best_step(tokens, state, count, excluded)
-        log_probs, columns = self.model.best_step(self._tensor(tokens), state.state, count, excluded)
+        log_probs, columns = self.model.best_step(self.tensor(tokens), state.state, count, excluded)
         return _array(log_probs), columns.cpu().numpy()
 
     def state_bytes(self, tokens: int) -> int:
-        """Return the bytes that a state keeps for a hypothesis, see `InferenceModel.state_bytes`."""
         return self.model.state_bytes(tokens)
 
     @torch.inference_mode()
     def score(self, src: Ints, lengths: Ints, tgt: Ints, tgt_lengths: Ints) -> Floats:
-        """Return the log-probability (B, T) of each token of tgt (B, T), see `InferenceModel.score`."""
-        return _array(self.model.score(*map(self._tensor, (src, lengths, tgt, tgt_lengths))))
+        return _array(self.model.score(*map(self.tensor, (src, lengths, tgt, tgt_lengths))))
 
     @torch.inference_mode()
     def attention(self, src: Ints, lengths: Ints, tgt_in: Ints) -> AttentionWeights:
-        """Return all attention weights, see `InferenceModel.attention`. Raises UserError if there are none."""
         self.alignment_layer(None)
-        weights = self.model.attention(*map(self._tensor, (src, lengths, tgt_in)))
+        weights = self.model.attention(*map(self.tensor, (src, lengths, tgt_in)))
         return AttentionWeights(**{kind: [_array(layer) for layer in layers] for kind, layers in vars(weights).items()})
 
     @torch.inference_mode()
     def alignment(self, src: Ints, lengths: Ints, tgt_in: Ints, layer: int | None) -> Floats:
-        """Return the attention (B, T, S) averaged over heads, see `InferenceModel.alignment`."""
         number = self.alignment_layer(layer)
-        sources, targets = (self._tensor(src), self._tensor(lengths)), self._tensor(tgt_in)
+        sources, targets = (self.tensor(src), self.tensor(lengths)), self.tensor(tgt_in)
         return _array(self.model.alignment(*sources, targets, number))
 
-    def _tensor(self, array: Ints) -> Tensor:
-        return _tensor(array, self.model.device)
+    def tensor(self, array: Ints) -> Tensor:
+        """Copy an array to the device of the model."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.model.device)
 
 
 def fixed_model(model: InferenceModel) -> FixedModel:
@@ -90,10 +83,6 @@ def fixed_model(model: InferenceModel) -> FixedModel:
         return FixedEnsemble([fixed_model(each) for each in model.models])
     assert isinstance(model, TorchBackend)
     return model.model
-
-
-def _tensor(array: Ints, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
 
 def _array(tensor: Tensor) -> Floats:

@@ -48,7 +48,6 @@ class TorchConvolutional(TorchInference):
         )
 
     def logits(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
-        """Feed tokens (R,), and return the next logits (R, W), see `TorchInference.logits`."""
         model = self.model
         target = model.embed(tokens, model.target_embedding, model.target_positions(state.length, 1))  # (R, E)
         x, embedded = model.decoder_in(target), state.rows.by_sentence(target)

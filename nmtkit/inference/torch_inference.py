@@ -7,12 +7,14 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from nmtkit.inference.ensemble import EnsembleState
+from nmtkit.inference.protocol import AttentionWeights
+from nmtkit.inference.sentence_rows import RowState
 from nmtkit.inference.torch_top_k import top_k
 from nmtkit.machine.precision import precision_name
 from nmtkit.model.kernels import loss_kernel_on
@@ -22,24 +24,7 @@ from nmtkit.text.vocabulary import BOS
 _SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
 
 
-class TorchState(Protocol):
-    """The state of a decoder between two steps, see `InferenceState`."""
-
-    def reorder(self, origins: Tensor) -> None:
-        """Set row i to the former row `origins[i]`, for origins (R,), see `InferenceState.reorder`."""
-
-    def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        """Reorder like `reorder`, by origins (sentences · width,), without waiting for the GPU. Every sentence then has
-        `width` rows."""
-
-
-@dataclass
-class TorchAttention:
-    """The attention weights of one pass, like `AttentionWeights`, in tensors."""
-
-    encoder: list[Tensor] = field(default_factory=list)
-    decoder: list[Tensor] = field(default_factory=list)
-    cross: list[Tensor] = field(default_factory=list)
+TorchState = RowState | EnsembleState  #: of a decoder between two steps
 
 
 class FixedModel(ABC):
@@ -58,12 +43,6 @@ class FixedModel(ABC):
     @abstractmethod
     def start(self, memory: Any) -> Any:
         """Return the `TorchState` of B rows before their first token, see `InferenceModel.start`."""
-
-    def start_fixed(self, memory: Any, sentences: int, width: int) -> Any:
-        """Return the `TorchState` of `sentences` sentences with `width` rows each, before their first token."""
-        state: TorchState = self.start(memory)
-        state.reorder_fixed(torch.arange(sentences, device=self.device).repeat_interleave(width), width)
-        return state
 
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> Tensor:
@@ -89,7 +68,6 @@ class TorchInference(FixedModel):
         self.vocabulary_size = matrix.size(0)
 
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """Encode src (B, S) with lengths (B,), see `InferenceModel.encode`."""
         return self.model.encode(src, lengths)
 
     @abstractmethod
@@ -102,7 +80,6 @@ class TorchInference(FixedModel):
         modify them."""
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
         return log_softmax(self.logits(tokens, state))
 
     def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -129,33 +106,19 @@ class TorchInference(FixedModel):
             log_probs[rows, :T] = own.squeeze(2)
         return log_probs
 
-    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> TorchAttention:
+    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
         """Return the cross-attention weights for src (B, S) with `lengths` (B,) and tgt_in (B, T).
 
         See `InferenceModel.attention`. Models with self-attention must override this.
         """
-        weights = TorchAttention()
+        weights = AttentionWeights()
         self.model.decode(tgt_in, self.encode(src, lengths), weights.cross)
         return weights
 
     def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int) -> Tensor:
         """Return the attention (B, T, S) of the decoder layer with this index, from 0, averaged over heads."""
-        return self.attention(src, lengths, tgt_in).cross[layer].float().mean(1)
-
-
-@dataclass
-class _EnsembleState:
-    """The state of each model."""
-
-    states: list[TorchState]
-
-    def reorder(self, origins: Tensor) -> None:
-        for state in self.states:
-            state.reorder(origins)
-
-    def reorder_fixed(self, origins: Tensor, width: int) -> None:
-        for state in self.states:
-            state.reorder_fixed(origins, width)
+        weights: Tensor = self.attention(src, lengths, tgt_in).cross[layer]
+        return weights.float().mean(1)
 
 
 class FixedEnsemble(FixedModel):
@@ -168,20 +131,14 @@ class FixedEnsemble(FixedModel):
         self.longest_sequence = min(limits, default=None)
 
     def encode(self, src: Tensor, lengths: Tensor) -> list[Any]:
-        """Encode src (B, S) with lengths (B,) with each model, see `InferenceModel.encode`."""
         return [model.encode(src, lengths) for model in self.models]
 
-    def start(self, memory: list[Any]) -> _EnsembleState:
-        """Return the state of B rows before their first token, see `InferenceModel.start`."""
-        return _EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
+    def start(self, memory: list[Any]) -> EnsembleState:
+        return EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
 
-    def step(self, tokens: Tensor, state: _EnsembleState) -> Tensor:
-        """Feed tokens (R,), and return the next log-probabilities (R, W), see `InferenceModel.step`."""
-        return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
-
-
-def _mean(log_probs: list[Tensor]) -> Tensor:
-    return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
+    def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
+        log_probs = [model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)]
+        return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
 
 
 @functools.lru_cache(maxsize=8)

@@ -37,11 +37,9 @@ class TorchRecurrent(TorchInference):
     attention_layers = 1
 
     def start(self, memory: RecurrentMemory) -> RecurrentState:
-        """Return the state of B rows before their first token, see `InferenceModel.start`."""
         return RecurrentState(memory, self.model.attention.keys(memory.values), len(self.model.decoder))
 
     def logits(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        """Feed tokens (R,), and return the next logits (R, W), see `TorchInference.logits`."""
         model = self.model
         bottom, *others = cast(Iterable[RecurrentLayer], model.decoder)
         x, state.layers[0] = bottom(model.target_embedding(tokens).unsqueeze(1), None, state.layers[0])  # (R, 1, H)

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.inference.kv_cache import KeyValueCache, LayerCache
-from nmtkit.inference.torch_inference import TorchAttention, TorchInference
+from nmtkit.inference.protocol import AttentionWeights
+from nmtkit.inference.torch_inference import TorchInference
 from nmtkit.inference.transformer_sizes import TransformerSizes
 from nmtkit.model.attention import join_heads, split_heads
 from nmtkit.model.layers import DecoderLayer
@@ -60,7 +61,6 @@ class TorchTransformer(TransformerSizes, TorchInference):
         return KeyValueCache(layers, bias, self.model.target_positions)
 
     def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
-        """Feed tokens (R,), and return the next logits (R, W), see `TorchInference.logits`."""
         model = self.model
         positions = state.positions(state.length, 1)
         x = model.inputs(model.target_embedding(tokens), positions, model.target_norm)
@@ -69,15 +69,13 @@ class TorchTransformer(TransformerSizes, TorchInference):
         state.length += 1
         return model.project(model.decoder_norm(x))
 
-    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> TorchAttention:
-        """Return the attention weights of every layer and head, see `InferenceModel.attention`."""
-        weights = TorchAttention()
+    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
+        weights = AttentionWeights()
         memory = self.model.encode(src, lengths, weights.encoder)
         self.model.decode(tgt_in, memory, weights.decoder, weights.cross)
         return weights
 
     def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int) -> Tensor:
-        """Return the attention (B, T, S) averaged over heads, see `TorchInference.alignment`."""
         layers: list[Tensor] = []
         self.model.decode(tgt_in, self.encode(src, lengths), record_cross=layers)
         return layers[layer].float().mean(1)

@@ -18,21 +18,13 @@ from nmtkit.text.vocabulary import SPECIALS, UNK
 from nmtkit.wording import counted
 
 
-class _FloatScores:
-    """Converts scores to float. sacreBLEU mixes them with float32, which its confidence intervals cannot average."""
+class Chrf(CHRF):
+    """sacreBLEU's chrF, with scores as float, because confidence intervals cannot average a mixture with float32."""
 
     def _compute_score_from_stats(self, stats: list[int]) -> Any:
-        result = super()._compute_score_from_stats(stats)  # type: ignore[misc]
+        result = super()._compute_score_from_stats(stats)
         result.score = float(result.score)
         return result
-
-
-class Bleu(_FloatScores, BLEU):
-    """sacreBLEU's BLEU, with scores as float."""
-
-
-class Chrf(_FloatScores, CHRF):
-    """sacreBLEU's chrF, with scores as float."""
 
 
 Metric = BLEU | CHRF
@@ -102,7 +94,7 @@ def sacrebleu_metric(tokenize: str) -> BLEU:
     """Create cased BLEU with a tokenization of sacreBLEU. Raises UserError if it is not installed, and RunError if its
     model cannot be downloaded or read."""
     try:
-        return Bleu(tokenize=tokenize, force=True)
+        return BLEU(tokenize=tokenize, force=True)
     except RuntimeError as error:
         if tokenize not in _EXTRAS:
             raise
@@ -122,7 +114,7 @@ def moses_metric(language: str, split_compounds: bool = False, plain_quotes: boo
     `plain_quotes` unifies double quotes before the tokenization; `split_compounds` splits at hyphens after it, on both
     sides. `language` is one of moses.LANGUAGES. The signature is sacreBLEU's, with a name for the tokenization.
     """
-    metric = Bleu(tokenize="none", smooth_method="none", force=True)
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
     metric.tokenizer = _MosesTokenizer(language, split_compounds, plain_quotes)
     metric.tokenizer_signature = metric.tokenizer.signature()
     return metric
@@ -174,7 +166,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
     unknown = SPECIALS[UNK]
     hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
     known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]
-    return score(Bleu(tokenize="none", smooth_method="none", force=True), hypotheses, [known])
+    return score(BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, [known])
 
 
 def warn_of_subwords(name: str, lines: Sequence[str]) -> None:

@@ -148,9 +148,9 @@ class Validator:
                 if should_stop():
                     break
                 indices = self.batches[number].tolist()
-                sources = [self.split.source[i][:-1].tolist() for i in indices]
-                stream = StreamConfig(max_tokens=tokens, buffer=len(indices))
-                translations = translator.stream_encoded(sources, self._search, stream, data.source_tag)
+                lines = [translator.request(self.split.source[i][:-1].tolist(), data.source_tag) for i in indices]
+                stream = StreamConfig(max_tokens=tokens)
+                translations = translator.stream_chunks([lines], self._search, stream, warns_of_outputs=False)
                 found |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
                 progress.advance()
         return found

@@ -6,7 +6,7 @@ import pytest
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig
-from nmtkit.decoding.repetition import repeats
+from nmtkit.decoding.repetition import repeated_ngram
 from nmtkit.decoding.translator import Translator
 
 
@@ -27,7 +27,7 @@ from nmtkit.decoding.translator import Translator
 def test_a_phrase_is_repeated_if_it_occurs_more_often_in_a_row_than_in_the_source(
     source: list[int], output: list[int], expected: bool
 ) -> None:
-    assert repeats(source, output) is expected
+    assert bool(repeated_ngram(source, output)) is expected
 
 
 def test_the_guard_replaces_only_outputs_that_repeat_themselves(make_checkpoint: Callable[..., Checkpoint]) -> None:

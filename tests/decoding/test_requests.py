@@ -65,9 +65,7 @@ def test_a_target_longer_than_the_positions_is_refused_with_its_line_number(shor
 # Prefixes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_prefix_longer_than_the_positions_is_truncated_and_counted_in_a_warning(
-    short: Translator, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_prefix_longer_than_the_positions_is_truncated(short: Translator) -> None:
     requests = [Request("w0", prefix=f"w{length} " * length) for length in (9, 8, 7, 20)]
     translations = list(short.stream(requests, SEARCH))
     assert [translation.candidates[0].tokens for translation in translations[:2]] == [
@@ -76,9 +74,6 @@ def test_a_prefix_longer_than_the_positions_is_truncated_and_counted_in_a_warnin
     ]
     assert translations[2].text.startswith("w7 " * 6 + "w7")
     assert translations[3].text == "w20 " * 7 + "w20"
-    assert without_cut_outputs(caplog.messages) == [
-        "2 lines with a prefix truncated to 8 tokens (the model has no more positions)"
-    ]
 
 
 def test_a_prefix_without_pieces_in_the_vocabulary_gives_a_warning(

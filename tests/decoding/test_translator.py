@@ -198,17 +198,6 @@ def test_a_call_after_an_error_or_ctrl_c_gets_no_result_of_the_call_before(
     assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
 
 
-@pytest.mark.parametrize(
-    ("ids", "error"),
-    [([-1, 5], UserError), ([5, 10**6], UserError), ([2**70], UserError), ([5.5], TypeError), ("abc", TypeError)],
-)
-def test_ids_that_the_vocabulary_does_not_have_are_refused(
-    ids: Any, error: type[Exception], translator: Translator
-) -> None:
-    with pytest.raises(error, match="not all in the vocabulary" if error is UserError else "integer"):
-        translator.translate([Request("the dog", ids=ids)])
-
-
 def test_candidates_carry_pieces_and_their_log_probabilities(translator: Translator) -> None:
     config = SearchConfig(beam=3, nbest=3, max_len_b=3)
     (translation,) = translator.stream(["the dog"], config)
@@ -222,7 +211,7 @@ def test_candidates_carry_pieces_and_their_log_probabilities(translator: Transla
 
 def test_encoded_sentences_are_translated_like_their_text(translator: Translator) -> None:
     encoded = translator.source.encode(LINES)
-    from_ids = [translation.text for translation in translator.stream_encoded(encoded, SEARCH)]
+    from_ids = [translation.text for translation in translator.stream(map(translator.request, encoded), SEARCH)]
     assert from_ids == texts(translator, LINES)
 
 

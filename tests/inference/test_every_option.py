@@ -22,7 +22,7 @@ from nmtkit.conversion.huggingface_export import to_huggingface
 from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
 from nmtkit.errors import UserError
 from nmtkit.inference.loading import load_model
-from nmtkit.inference.native_transformer import NativeTransformer
+from nmtkit.inference.native_transformer import unknown_options
 from nmtkit.inference.torch_backend import TorchBackend
 from nmtkit.inference.torch_inference import shift_right
 from nmtkit.model.config import TransformerConfig
@@ -187,7 +187,7 @@ def test_a_new_option_or_a_new_choice_falls_back_to_torch_and_is_refused_in_int8
     made = replace(made, model_config=config)
     model = Transformer(config, len(made.source.vocab), len(made.source.vocab))
     monkeypatch.setattr(Checkpoint, "build_model", lambda checkpoint, weights="auto": model)
-    assert not NativeTransformer.implements(config)
+    assert unknown_options(config)
     assert isinstance(load_model(made, "cpu", "fp32"), TorchBackend)
     with pytest.raises(UserError, match=named):
         load_model(made, "cpu", "int8")
