@@ -124,7 +124,8 @@ class Command(click.Command):
         code = self._exit_code(list(sys.argv[1:] if args is None else args))
         for stream in (sys.stdout, sys.stderr):
             try:
-                stream.flush()
+                if stream is not None:
+                    stream.flush()
             except OSError:  # the exit code already reports a failure of stdout; a failure of the log is ignored
                 _discard(stream)
         if "TORCHELASTIC_RUN_ID" in os.environ:  # set by torchrun
@@ -136,8 +137,14 @@ class Command(click.Command):
     def _exit_code(self, arguments: list[str]) -> int:
         _raise_signals()
         self.debug = "--debug" in arguments  # for errors before click parses the options
+        for name in ("stdin", "stderr"):
+            if getattr(sys, name) is None:  # closed by the caller (2>&-): no file opened later must get its descriptor
+                setattr(sys, name, stream := open(os.devnull, "w"))  # noqa: SIM115, PTH123
+                os.set_inheritable(stream.fileno(), True)  # by workers
         escape_python_messages()
         try:
+            if sys.stdout is None:
+                raise UserError("stdout is closed")
             if (stdout := sys.__stdout__) and sys.stdout is stdout:  # otherwise, a program has replaced it
                 sys.stdout = _complete_stdout(stdout)
             if instruction := os.environ.get(self._completion_variable):
