@@ -26,7 +26,8 @@ class PairSampling:
     """Reads the sentence pairs of a split, as --augment and --subword-sampling change them in an epoch.
 
     `rate` is the dropout rate of merges for BPE, and α for unigram; 0 keeps the segmentation. `augmentation` is the
-    value of --augment. A sentence of more than `longest` tokens, with EOS, stays as stored. Raises UserError.
+    value of --augment. A sentence of more than `longest` tokens, with EOS, stays as stored. Raises UserError
+    if the dataset's tokenizer cannot do this.
     """
 
     def __init__(

@@ -52,8 +52,10 @@ class MovingAverage:
 
 
 class ScheduleFreeAverage(MovingAverage):
-    """The average x that schedule-free Adam computes, recovered from its weights y and its iterates z. As y = (1 -
-    β1)·z + β1·x, the optimizer stores no x (Defazio et al. 2024)."""
+    """The average x that schedule-free Adam computes, recovered from its weights y and its iterates z.
+
+    As y = (1 - β1)·z + β1·x, the optimizer stores no x (Defazio et al. 2024).
+    """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Start from the model's current weights."""
