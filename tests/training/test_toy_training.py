@@ -68,5 +68,5 @@ def test_validation_bleu_with_an_architecture_without_search_is_refused(
     datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     options = toy_options(tmp_path, 10)
-    with pytest.raises(UserError, match="with the architecture toy"):
+    with pytest.raises(UserError, match="architecture toy"):
         train(datasets["joined"], replace(options, validation=ValidationConfig(validate_every=10, valid_bleu=True)))
