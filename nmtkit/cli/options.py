@@ -24,28 +24,26 @@ from nmtkit.wording import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LONGEST_METAVAR = 30  # columns; a panel on a narrow terminal would cut longer lists of choices
-_EMPTY = "the {} is empty: is a shell variable unset?"
 
 
-class Text(click.types.StringParamType):
-    """A non-empty text. Rejects empty text, which a shell passes for an unset variable."""
+class _NonEmpty(click.ParamType):  # type: ignore[type-arg]  # as for `Choice`
+    """Rejects empty text, which a shell passes for an unset variable."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
-            self.fail(_EMPTY.format("value"), parameter, context)
+            self.fail("the value is empty: is a shell variable unset?", parameter, context)
         return super().convert(value, parameter, context)
 
 
-class PathName(click.Path):
-    """The name of a file or folder, which need not exist. Rejects an empty name, Python's current folder."""
+class Text(_NonEmpty, click.types.StringParamType):
+    """A non-empty text."""
+
+
+class PathName(_NonEmpty, click.Path):
+    """The name of a file or folder, which need not exist. An empty name would be Python's current folder."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        if value == "":
-            self.fail(_EMPTY.format("name"), parameter, context)
-        return super().convert(value, parameter, context)
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and later has the argument
