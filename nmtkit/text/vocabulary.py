@@ -43,8 +43,6 @@ class Vocabulary:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and self.pieces == other.pieces
 
-    __hash__ = None  # type: ignore[assignment]
-
     def to_ids(self, pieces: Iterable[str]) -> list[int]:
         """Look up the id of each piece: UNK for an unknown piece and for the name of a special id."""
         return [self._ids.get(piece, UNK) for piece in pieces]
