@@ -77,13 +77,10 @@ def main(
     from nmtkit.training import averaging
 
     check_replaceable(output)
-    paths = list(checkpoints)
-    if folder is not None and config.last is not None:
-        select = partial(averaging.last_checkpoints, folder, config.last, config.until)
-        average, paths = averaging.average_run(select, choice.weights)
-    elif folder is not None and config.best is not None:
-        select = partial(averaging.best_checkpoints, folder, config.best, config.until)
-        average, paths = averaging.average_run(select, choice.weights)
+    paths, count = list(checkpoints), config.last or config.best
+    if folder is not None and count is not None:
+        select = averaging.last_checkpoints if config.last is not None else averaging.best_checkpoints
+        average, paths = averaging.average_run(partial(select, folder, count, config.until), choice.weights)
     else:
         average = averaging.average_checkpoints(paths, choice.weights)
     if config.trim_vocabulary:

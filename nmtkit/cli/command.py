@@ -36,6 +36,7 @@ _COMMON = "Common"  # heading of the options that --help shows
 _GENERAL = "General"  # heading of the options of every command, shown last
 _COLUMN = 22  # width of the options next to their help, in a pipe
 _HYPHEN = "\u2011"  # replaces - while help is wrapped, so that no option name is broken
+_ONE_DASH = re.compile(r"-(\w[\w-]{2,})(=.*)?", re.DOTALL)  # a long option as OpenNMT-py also accepts it
 _SHOWS_ALL = "nmtkit.cli.help_all"  # key in click's context
 _SECONDS_TO_REPORT = 2.0
 _NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR)
@@ -186,7 +187,7 @@ class Command(click.Command):
 
     def _usage_message(self, error: click.UsageError, arguments: Sequence[str]) -> str:
         flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
-        for option in filter(None, map(_long_option, arguments)):
+        for option in (match[1] for match in map(_ONE_DASH.fullmatch, arguments) if match):
             if flag(option) in flags:
                 return f"No such option -{option}: write {flag(option)}, with two dashes ({self._hint(error)})"
             if answer(str(self.name), flag(option)):
@@ -206,7 +207,10 @@ class Command(click.Command):
         return f"No such option {name}{verb} {instead} ({self._hint(error)})"
 
     def _hint(self, error: click.UsageError) -> str:
-        where = "in the --config file; " if _is_from_file(error) else ""
+        where = ""
+        if isinstance(error, click.BadParameter) and error.param and error.ctx:
+            source = error.ctx.get_parameter_source(str(error.param.name))
+            where = "in the --config file; " if source is ParameterSource.DEFAULT_MAP else ""
         if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument) and error.ctx:
             where = f"usage: {self.name} {' '.join(self.collect_usage_pieces(error.ctx))}; "
         needs_any = self.common and not isinstance(error, click.MissingParameter)
@@ -284,20 +288,6 @@ def _let_another_report(code: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(_SECONDS_TO_REPORT)
     return code
-
-
-def _long_option(argument: str) -> str | None:
-    """Return the name in an argument that may be a long option with one dash, as OpenNMT-py accepts them."""
-    match = re.fullmatch(r"-(\w[\w-]{2,})(=.*)?", argument, re.DOTALL)
-    return match[1] if match else None
-
-
-def _is_from_file(error: click.UsageError) -> bool:
-    """Whether a value that click rejects comes from a config file."""
-    parameter = error.param if isinstance(error, click.BadParameter) else None
-    if parameter is None or parameter.name is None or error.ctx is None:
-        return False
-    return error.ctx.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
 
 
 def _one_line(error: BaseException) -> str:

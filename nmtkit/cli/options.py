@@ -9,7 +9,6 @@ Every field of `AverageConfig` becomes a flag, and the command receives the rang
 
 import dataclasses
 import functools
-import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -24,28 +23,26 @@ from nmtkit.wording import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LONGEST_METAVAR = 30  # columns; a panel on a narrow terminal would cut longer lists of choices
-_EMPTY = "the {} is empty: is a shell variable unset?"
 
 
-class Text(click.types.StringParamType):
-    """A non-empty text. Rejects empty text, which a shell passes for an unset variable."""
+class _NonEmpty(click.ParamType):  # type: ignore[type-arg]  # as for `Choice`
+    """Rejects empty text, which a shell passes for an unset variable."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
-            self.fail(_EMPTY.format("value"), parameter, context)
+            self.fail("the value is empty: is a shell variable unset?", parameter, context)
         return super().convert(value, parameter, context)
 
 
-class PathName(click.Path):
-    """The name of a file or folder, which need not exist. Rejects an empty name, Python's current folder."""
+class Text(_NonEmpty, click.types.StringParamType):
+    """A non-empty text."""
+
+
+class PathName(_NonEmpty, click.Path):
+    """The name of a file or folder, which need not exist. An empty name would be Python's current folder."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        if value == "":
-            self.fail(_EMPTY.format("name"), parameter, context)
-        return super().convert(value, parameter, context)
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]  # only click 8.4 and later has the argument
@@ -185,7 +182,9 @@ def _build(config: type[Config], values: dict[str, Any]) -> Config:
 
 def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable[[F], F]:
     """Create the click option of a dataclass field, whose range the config class checks."""
-    kind, optional, multiple = _kind(typing.get_type_hints(config)[field.name])
+    annotation = typing.get_type_hints(config)[field.name]
+    kind, *_ = typing.get_args(annotation) or [annotation]  # also of `int | None`
+    multiple = typing.get_origin(annotation) is tuple
     spelling = flag(field.name)
     if kind is bool:
         spelling += "/" + flag(field.metadata["off"] or f"no_{field.name}")
@@ -208,7 +207,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         default=None if multiple or field.default == "" else field.default,
         multiple=multiple and not count,
         nargs=count or 1,
-        show_default=field.metadata["unset"] or (kind is not bool and not optional and field.default not in ("", ())),
+        show_default=field.metadata["unset"] or (kind is not bool and field.default not in ("", ())),
         metavar="|".join(["N", *words]) if words else metavar,
         help=text,
         **bare,
@@ -233,14 +232,3 @@ def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]
             raise click.BadParameter(f"{value!r} is neither a number nor {' or '.join(words)}.") from None
 
     return convert
-
-
-def _kind(annotation: Any) -> tuple[Any, bool, bool]:
-    """Return the type of one value, whether it may be None, and whether the option may be repeated."""
-    arguments = typing.get_args(annotation)
-    if typing.get_origin(annotation) is tuple:
-        return arguments[0], False, True
-    if isinstance(annotation, types.UnionType):
-        (kind,) = [argument for argument in arguments if argument is not type(None)]
-        return kind, True, False
-    return annotation, False, False

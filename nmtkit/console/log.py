@@ -184,16 +184,13 @@ class _Handler(logging.Handler):
 
 def configure(config: LogConfig, is_main: bool = True) -> None:
     """Configure the logging of a command. A process that is not the main one (`is_main`) logs only errors."""
-    global _style, _config
+    global _has_bar, _config
     _config = config
-    _style = config.log_format
-    if _style == "auto":
-        _style = "bar" if sys.stderr.isatty() else "plain"
+    wants_bar = config.log_format == "bar" or (config.log_format == "auto" and sys.stderr.isatty())
+    _has_bar = wants_bar and is_main and not config.quiet
     logger.handlers = [_Handler()]
     logger.propagate = False
     logger.setLevel(logging.ERROR if not is_main else logging.WARNING if config.quiet else logging.INFO)
-    if not is_main or (config.quiet and _style != "json"):
-        _style = "off"
 
 
 def finite_or_none(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +205,7 @@ def to_json(values: Mapping[str, Any]) -> str:
     return escaped_json(json.dumps(finite_or_none(values), ensure_ascii=False))
 
 
-_style = "off"  # used as a library, nmtkit is silent
+_has_bar = False  # used as a library, nmtkit is silent
 _config: LogConfig | None = None
 
 
@@ -286,7 +283,7 @@ def working(title: str) -> Iterator[None]:
 
 def _shows_steps() -> bool:
     """Whether steps are shown below the bar of longer work, which needs a terminal that can move the cursor."""
-    return _style == "bar" and terminal.moves_cursor(sys.stderr)
+    return _has_bar and terminal.moves_cursor(sys.stderr)
 
 
 def _bar(title: str, **settings: Any) -> Any:
@@ -309,21 +306,20 @@ class Progress:
         total: int | None = None,
         unit: str = "lines",
         done: int = 0,
-        lines: bool = True,
         within: bool = False,
         notes: bool = False,
     ) -> None:
         """Start at `done` of `total` units.
 
-        With `lines=False`, only a bar is shown, for callers that log their own lines. The bar of a part `within` longer
-        work disappears when it is done. With `notes`, notes of the caller replace speed and time left.
+        The bar of a part `within` longer work disappears when it is done. With `notes`, notes of the caller replace
+        speed and time left. In both cases, only a bar is shown, as callers log their own lines.
         """
-        self.lines = lines
+        self.lines = not (within or notes)
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self.start = self.last_line = time.monotonic()
         self.at_start = done
         self._bar: Any = None
-        if _shows_steps() if within else _style == "bar":
+        if _shows_steps() if within else _has_bar:
             self._bar = _bar(
                 title,
                 total=total,
@@ -350,7 +346,7 @@ class Progress:
                 self._bar.set_postfix_str(escaped(note), refresh=False)
             self._bar.update(count)
             _stderr.check_reader()
-        elif self.lines and _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
+        elif self.lines and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             rate = (self.done - self.at_start) / (self.last_line - self.start)
             report(self.title, {self.unit: self.done, "of": self.total, "per_second": round(rate, 2)})

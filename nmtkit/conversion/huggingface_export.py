@@ -25,7 +25,7 @@ from nmtkit.conversion.weights import MASK, alternating, permute_width, stack_te
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.weights import as_tensors
-from nmtkit.text.spm_model import read_split_symbols
+from nmtkit.text.spm_model import SPLIT_SYMBOL, read_symbols
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS
 from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, SPECIALS, UNK
 
@@ -97,7 +97,7 @@ def _json_files(
     ids = {"pad_token_id": start, "decoder_start_token_id": start, "eos_token_id": eos, "forced_eos_token_id": eos}
     vocabulary = piece_ids(checkpoint.source.vocab.pieces, orders[0])
     added: dict[str, Any] = {}
-    if symbols := read_split_symbols(checkpoint.source.model):  # an imported model has the same ones on both sides
+    if symbols := read_symbols(checkpoint.source.model, SPLIT_SYMBOL):  # imported models have them on both sides
         special = marian.SPECIAL_PIECES
         added = added_tokens({token: vocabulary[token] for token in (*special, *symbols)}, special)
     files = {

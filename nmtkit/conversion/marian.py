@@ -16,7 +16,7 @@ from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, tran
 from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
-from nmtkit.text.spm_model import append_split_symbols, read_split_symbols
+from nmtkit.text.spm_model import SPLIT_SYMBOL, append_symbols, read_symbols
 from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
 from nmtkit.text.user_symbols import check_symbols
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
@@ -110,8 +110,8 @@ def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
     """Read a SentencePiece model, and add the split symbols that it lacks."""
     with as_user_errors(path, "a SentencePiece model"):
         model = read_part(path)
-        stored = read_split_symbols(model)
-    return append_split_symbols(model, [symbol for symbol in symbols if symbol not in stored])
+        stored = read_symbols(model, SPLIT_SYMBOL)
+    return append_symbols(model, SPLIT_SYMBOL, [symbol for symbol in symbols if symbol not in stored])
 
 
 def _symbols(added: Mapping[str, int]) -> list[str]:

@@ -20,7 +20,7 @@ from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positi
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import SEVERAL, find_code
-from nmtkit.text.spm_model import append_language_codes, read_model
+from nmtkit.text.spm_model import LANGUAGE_CODE, append_symbols, read_model
 from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
 from nmtkit.wording import quoted
 
@@ -157,7 +157,7 @@ def _side(
     if unknown := [code for code in codes if not _CODE.fullmatch(code)]:
         raise UserError(f"added token {quoted(unknown[0])}: only language codes are supported")
     vocabulary, rows = renumber(ids | found, size, ids["</s>"], ids["<pad>"])
-    return Side(SentencePieceVocabTokenizer(vocabulary, append_language_codes(model, codes)), rows, size), codes
+    return Side(SentencePieceVocabTokenizer(vocabulary, append_symbols(model, LANGUAGE_CODE, codes)), rows, size), codes
 
 
 def _languages(forced: int | None, codes: Mapping[str, int], options: ImportConfig) -> tuple[str, str]:

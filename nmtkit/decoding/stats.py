@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nmtkit.console.log import logger, report
 from nmtkit.errors import RunError
-from nmtkit.text.reading import decode_with_replacement
-from nmtkit.text.vocabulary import UNK, unknown_percent, unknown_warning
+from nmtkit.text.vocabulary import UNK, unknown_percent, warn_of_unknown
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:
@@ -41,9 +40,12 @@ class StreamStats:
     def decode(self, lines: Iterable[bytes]) -> list[str]:
         """Decode lines to text. Counts the lines, and the lines with bytes that are not UTF-8."""
         texts = []
-        for line, replaced in decode_with_replacement(self.count(lines)):
-            self.not_utf8 += replaced
-            texts.append(line)
+        for line in self.count(lines):
+            try:
+                texts.append(line.decode())
+            except UnicodeDecodeError:
+                texts.append(line.decode(errors="replace"))
+                self.not_utf8 += 1
         return texts
 
     def add(self, translation: "Translation") -> None:
@@ -76,8 +78,7 @@ class StreamStats:
             advice = "does the model support these languages, and is the text prepared like its training text?"
             logger.warning("%d of %s are empty: %s", self.empty, counted(self.with_text, "translated line"), advice)
         percent = unknown_percent(self.unknown, self.source_tokens)
-        if doubt := unknown_warning(source, percent):
-            logger.warning("%s", doubt)
+        warn_of_unknown(source, percent)
         values: dict[str, object] = {"sentences": self.lines_out, "tokens": self.tokens, "seconds": round(seconds, 2)}
         rates = {"sentences/s": self.lines_out / seconds, "tokens/s": self.tokens / seconds}
         values |= rates | {f"{language} unknown %": percent, "precision": model.precision}

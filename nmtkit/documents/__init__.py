@@ -45,8 +45,8 @@ class Prepared:
 
     def __init__(self, document: Document, protected: Sequence[re.Pattern[str]]) -> None:
         self._results = list(document.segments)
-        sent = {number: protect(segment, *protected) for number, segment in enumerate(self._results)}
-        self._sent = {number: segment for number, segment in sent.items() if segment.is_translatable}
+        sent = enumerate(protect(segment, *protected) for segment in self._results)
+        self._sent = {number: segment for number, segment in sent if segment.is_translatable}
         self.segments = list(self._sent.values())
 
     def finished(self, translations: Sequence[Segment]) -> list[Segment]:

@@ -115,9 +115,9 @@ def with_edges(translation: Segment, original: Segment) -> Segment:
     return Segment(tuple(part for part in (start, *parts, end) if part), translation.movable)
 
 
-def plain(segment: Segment) -> str:
-    """Render a segment whose text needs no escapes."""
-    return "".join(part if isinstance(part, str) else part.raw for part in segment.parts)
+def plain(segment: Segment, escaped: Callable[[str], str] = str) -> str:
+    """Render a segment whose text is `escaped`, or needs no escapes."""
+    return "".join(escaped(part) if isinstance(part, str) else part.raw for part in segment.parts)
 
 
 def text_source(content: bytes, declaration: re.Pattern[bytes] | None = None, errors: str = "strict") -> Source:

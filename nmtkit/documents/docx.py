@@ -7,6 +7,7 @@ ranges of comments are pairs; tabs, breaks, images, references of notes and dele
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot
@@ -58,13 +59,9 @@ def _slots(paragraph: Sequence[Token]) -> Iterator[Slot]:
             run += element.tokens
             continue
         if any(token.name == "w:t" for token in run):
-            yield _slot(run)
+            parts, base = _container(run)
+            yield Slot(run[0].start, run[-1].end, balanced(parts), partial(_render, base=base))
         run = []
-
-
-def _slot(run: Sequence[Token]) -> Slot:
-    parts, base = _container(run)
-    return Slot(run[0].start, run[-1].end, balanced(parts), lambda new: _render(new, base))
 
 
 def _container(tokens: Sequence[Token]) -> tuple[list[Part], str]:

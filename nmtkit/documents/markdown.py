@@ -82,9 +82,8 @@ def _parts(content: str, children: Sequence["Token"]) -> Iterator[Part]:
 
 def _render(segment: Segment, escaped: set[str]) -> str:
     """Render a segment as Markdown. Marks that are escaped in the source stay escaped."""
-    parts = []
-    for part in segment.parts:
-        if isinstance(part, str) and escaped:
-            part = re.sub(r"[!-/:-@\[-`{-~]", lambda match: "\\" * (match.group() in escaped) + match.group(), part)
-        parts.append(part)
-    return _SPECIAL_START.sub(r"\\\1", plain(Segment(tuple(parts))), count=1) if parts else ""
+
+    def escape(text: str) -> str:
+        return re.sub(r"[!-/:-@\[-`{-~]", lambda match: "\\" * (match.group() in escaped) + match.group(), text)
+
+    return _SPECIAL_START.sub(r"\\\1", plain(segment, escape), count=1)

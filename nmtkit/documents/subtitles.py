@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from html import escape as escape_html
 
 from nmtkit.documents.document import Document, Options, SlicedDocument, Slot, plain, text_source
@@ -57,9 +58,7 @@ def _slot(text: str, start: int, end: int, lines: int, width: int, is_vtt: bool)
     newline = "\r\n" if "\r\n" in text else "\n"
 
     def write(segment: Segment) -> str:
-        cue = wrapped(segment, lines, width, newline)
-        parts = [escape_html(part, quote=False) if is_vtt and isinstance(part, str) else part for part in cue.parts]
-        return plain(Segment(tuple(parts)))
+        return plain(wrapped(segment, lines, width, newline), partial(escape_html, quote=False) if is_vtt else str)
 
     return Slot(start, end, _segment(text[start:end], is_vtt), write)
 

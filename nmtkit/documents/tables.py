@@ -45,19 +45,14 @@ def _column(name: str, header: list[str]) -> int:
 
 def _rows(text: str, delimiter: str) -> Iterator[list[tuple[int, int]]]:
     """Yield the spans of the fields of each row, as the csv module reads them."""
-    field = re.compile(rf'"(?:[^"]|"")*"?[^{re.escape(delimiter)}\r\n]*|[^{re.escape(delimiter)}\r\n]*')
-    at, row = int(text.startswith("\ufeff")), []
-    while at < len(text):
-        match = field.match(text, at)
-        end = match.end() if match else at
-        row.append((at, end))
-        if text[end : end + 1] != delimiter:
+    mark = re.escape(delimiter)
+    field = re.compile(rf'((?:"(?:[^"]|"")*"?)?[^{mark}\r\n]*)({mark}|\r\n|[\r\n]|\Z)')
+    row = []
+    for match in field.finditer(text, int(text.startswith("\ufeff"))):
+        row.append(match.span(1))
+        if match[2] != delimiter:
             yield row
             row = []
-            end += text.startswith("\r\n", end)
-        at = end + 1
-    if row:
-        yield row
 
 
 def _value(raw: str) -> str:

@@ -10,7 +10,7 @@ from nmtkit.text.languages import short_code
 from nmtkit.text.markup import Token, elements
 from nmtkit.text.segment import Kind
 
-_HALVES = {"bpt": lambda a: (Kind.OPEN, a.get("i", "")), "ept": lambda a: (Kind.CLOSE, a.get("i", ""))}
+_HALVES = {"bpt": (Kind.OPEN, "i"), "ept": (Kind.CLOSE, "i")}
 
 
 def read_tmx(content: bytes, options: Options) -> Document:

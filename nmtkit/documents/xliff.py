@@ -11,12 +11,10 @@ from nmtkit.text.segment import Kind
 _NEW = ("new", "needs-translation")  # states of targets
 _PAIRS = {"g", "pc", "mrk"}
 _HALVES = {
-    "bpt": lambda a: (Kind.OPEN, a.get("rid", a.get("id", ""))),
-    "ept": lambda a: (Kind.CLOSE, a.get("rid", a.get("id", ""))),
-    "bx": lambda a: (Kind.OPEN, a.get("rid", a.get("id", ""))),
-    "ex": lambda a: (Kind.CLOSE, a.get("rid", a.get("id", ""))),
-    "sc": lambda a: (Kind.OPEN, a.get("id", "")),
-    "ec": lambda a: (Kind.CLOSE, a.get("startRef", a.get("id", ""))),
+    **dict.fromkeys(("bpt", "bx"), (Kind.OPEN, "rid")),
+    **dict.fromkeys(("ept", "ex"), (Kind.CLOSE, "rid")),
+    "sc": (Kind.OPEN, "id"),
+    "ec": (Kind.CLOSE, "startRef"),
 }
 
 

@@ -1,7 +1,7 @@
 """XML documents: must be well-formed and declare no entities. Inline elements become tags."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from xml.parsers import expat
 
@@ -10,8 +10,8 @@ from nmtkit.errors import UserError
 from nmtkit.text.markup import Element, Token, inline, render, scan, token_pairs
 from nmtkit.text.segment import Kind, Segment, Tag
 
-#: The kind and the name of the tag for an element that is half of a pair, given its attributes.
-Halves = Mapping[str, Callable[[dict[str, str]], tuple[Kind, str]]]
+#: For an element that is half of a pair: the kind of its tag, and the attribute with its name instead of `id`.
+Halves = Mapping[str, tuple[Kind, str]]
 
 _ENCODING = re.compile(rb"""^<\?xml[^>]*?encoding\s*=\s*["']([\w.-]+)["']""")
 _SPACES = {"s", "tab", "line-break"}  # of OpenDocument
@@ -52,7 +52,9 @@ def inline_xml(tokens: Sequence[Token], paired: Collection[str], halves: Halves,
         token, name = element.first, local(element.first.name)
         if token.kind == "open" and name in paired:
             return None
-        kind, key = halves[name](token.attributes) if name in halves else (Kind.ALONE, "")
+        kind, key = halves.get(name, (Kind.ALONE, ""))
+        if name in halves:
+            key = token.attributes.get(key, token.attributes.get("id", ""))
         return Tag(kind, element.raw, key, " " if name in _SPACES else "", offset=token.start)
 
     segment = inline(tokens, collapsed, (), as_tag=as_tag)

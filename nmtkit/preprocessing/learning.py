@@ -3,7 +3,7 @@
 import functools
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -154,17 +154,11 @@ def _train(sides: tuple[int, ...], config: VocabularyConfig, text: TrainingText,
 def _sample(sides: tuple[int, ...], text: TrainingText, count: int, seed: int) -> Iterator[str]:
     """Sample `count` sentences in order, or all if there are fewer."""
     total = text.pairs * len(sides)
-    positions = sample_positions(total, min(count, total), seed)
-    position = next(positions, None)
-    first = 0
-    for lines in text.blocks():
-        if position is None:
-            return
-        sentences = [sentence for pair in zip(*(lines[side] for side in sides), strict=True) for sentence in pair]
-        while position is not None and position < first + len(sentences):
-            yield sentences[position - first]
-            position = next(positions, None)
-        first += len(sentences)
+    pairs = (zip(*(lines[side] for side in sides), strict=True) for lines in text.blocks())
+    sentences, following = chain.from_iterable(chain.from_iterable(pairs)), 0
+    for position in sample_positions(total, min(count, total), seed):
+        yield from islice(sentences, position - following, position - following + 1)
+        following = position + 1
 
 
 def _with_capitals(sentences: Iterable[str], share: float, seed: int) -> Iterator[str]:

@@ -85,13 +85,9 @@ def _texts(unit: ElementTree.Element) -> dict[str, str]:
     for variant in unit.iter("tuv"):
         language = short_code(variant.get(_LANGUAGE) or variant.get("lang") or "")
         for segment in variant.iter("seg"):
-            texts.setdefault(language, " ".join("".join(_text(segment)).split()))
+            for code in [inner for inner in segment.iter() if inner.tag in _CODE]:
+                tail = code.tail
+                code.clear()
+                code.tail = tail
+            texts.setdefault(language, " ".join("".join(segment.itertext()).split()))
     return texts
-
-
-def _text(element: ElementTree.Element) -> Iterator[str]:
-    yield element.text or ""
-    for inner in element:
-        if inner.tag not in _CODE:
-            yield from _text(inner)
-        yield inner.tail or ""

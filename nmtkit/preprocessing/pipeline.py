@@ -34,7 +34,7 @@ from nmtkit.text.languages import find_code, side_names
 from nmtkit.text.reading import find_side
 from nmtkit.text.tags import check_tag_apart, not_a_piece
 from nmtkit.text.tokenizer import SPACE, shares_vocabulary
-from nmtkit.text.vocabulary import unknown_percent, unknown_warning
+from nmtkit.text.vocabulary import unknown_percent, warn_of_unknown
 from nmtkit.wording import counted
 
 TRAIN = "train"
@@ -228,8 +228,8 @@ def _report(split: EncodedSplit, languages: tuple[str, str], warn_unknown: bool)
         values[f"{side} tokens"] = tokens
         percent = unknown_percent(summary.unknown[side], tokens)
         values[f"{side} unknown %"] = percent
-        if warn_unknown and (warning := unknown_warning(f"{summary.name}.{side}", percent)):
-            logger.warning("%s", warning)
+        if warn_unknown:
+            warn_of_unknown(f"{summary.name}.{side}", percent)
     if len(split.corpora) > 1:
         for corpus in split.corpora:
             report(

@@ -91,10 +91,13 @@ class SavedProgress:
         """Read the progress in a folder, verify its files, and remove everything written since. If a file is damaged or
         missing, warns, empties the folder, and returns None."""
         progress = cls.load(folder, task)
-        if progress is not None and (damage := progress._find_damage(folder)):
-            _warn_starting_over(f"is damaged ({damage})")
-            progress = None
         records = progress.files if progress is not None else {}
+        for name, record in records.items():
+            path = folder / name
+            if not path.is_file() or sha256(path, record.bytes) != record.sha256:  # without bytes appended since
+                _warn_starting_over(f"is damaged ({name})")
+                progress, records = None, {}
+                break
         for path in folder.iterdir():
             if path.name in records:
                 if path.stat().st_size > records[path.name].bytes:
@@ -102,15 +105,6 @@ class SavedProgress:
             elif progress is None or path.name != PROGRESS_FILE:
                 path.unlink()
         return progress
-
-    def _find_damage(self, folder: Path) -> str | None:
-        """Compare the files with their records, and describe the first difference. Ignores bytes appended since."""
-        for name, record in self.files.items():
-            if not (folder / name).is_file():
-                return f"{name} is missing"
-            if sha256(folder / name, record.bytes) != record.sha256:
-                return f"{name} has changed"
-        return None
 
 
 def _warn_starting_over(reason: str) -> None:

@@ -18,7 +18,7 @@ from nmtkit.preprocessing.dedup import hash_pairs
 from nmtkit.preprocessing.filters import PairMarker
 from nmtkit.preprocessing.reasons import DUPLICATE, EMPTY, KEPT, Marks, count_marks
 from nmtkit.text.reading import Block, read_parallel
-from nmtkit.text.tokenizer import count_segmented, has_subword_markers
+from nmtkit.text.tokenizer import count_segmented
 
 Words = Counter[str]
 
@@ -77,13 +77,8 @@ class Scanner:
         if self.count_words:
             usable = is_usable(marks)
             words = _count_words(source.lines(), usable), _count_words(target.lines(), usable)
-        segmented = _count_segmented(source), _count_segmented(target)  # also checks the encoding
+        segmented = count_segmented(source.text), count_segmented(target.text)  # also checks the encoding
         return ScannedBlock(words, segmented, marks, hashes)
-
-
-def _count_segmented(block: Block) -> int:
-    """Count the lines with subword markers. Most blocks have none, and are then not split into lines."""
-    return count_segmented(block.lines()) if has_subword_markers(block.text) else 0
 
 
 def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:

@@ -171,7 +171,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
 
 def warn_of_subwords(name: str, lines: Sequence[str]) -> None:
     """Warn if a text contains subwords, because scores count words."""
-    if marked := count_segmented(lines):
+    if marked := count_segmented("\n".join(lines)):
         logger.warning(
             "subword marks (@@ or ▁) in %d of %s of %s: scores count words, so join the subwords first",
             *(marked, counted(len(lines), "line"), name),

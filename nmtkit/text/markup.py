@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from nmtkit.errors import UserError
-from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced, pairs, place
+from nmtkit.text.segment import Kind, Part, Segment, Tag, balanced, pairs
 
 
 def names(text: str) -> frozenset[str]:
@@ -60,37 +60,36 @@ class Token:
 
 def scan(source: str, is_html: bool = True) -> list[Token]:
     """Split a text in HTML or XML (`is_html`) into tokens whose concatenation is the text."""
-    return list(_tokens(source, is_html))
+    tokens: list[Token] = []
 
-
-def _tokens(source: str, is_html: bool) -> Iterator[Token]:
-    def token(kind: str, start: int, end: int, name: str = "") -> Iterator[Token]:
+    def add(kind: str, start: int, end: int, name: str = "") -> None:
         if start < end:
-            yield Token(kind, start, end, source[start:end], name)
+            tokens.append(Token(kind, start, end, source[start:end], name))
 
     text = at = 0  # where the text begins, where to look for a tag
     while (at := source.find("<", at)) >= 0:
         if source.startswith(("<!", "<?"), at):
             end = _end_of_other(source, at, is_html)
-            yield from token("text", text, at)
-            yield from token("other", at, end)
+            add("text", text, at)
+            add("other", at, end)
         elif match := _TAG.match(source, at):
             name, end = match[2].lower() if is_html else match[2], match.end()
             is_empty = source[end - 2] == "/" or (is_html and name in _VOID)
             kind = "close" if match[1] else "empty" if is_empty else "open"
-            yield from token("text", text, at)
-            yield from token(kind, at, end, name)
+            add("text", text, at)
+            add(kind, at, end, name)
             if is_html and kind == "open" and name in _RAW:
                 closing = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(source, end)
                 content, end = end, closing.start() if closing else len(source)
-                yield from token("text" if name in _ESCAPED else "other", content, end)
+                add("text" if name in _ESCAPED else "other", content, end)
         elif re.compile(r"</?[^\W\d]").match(source, at):
             break  # a tag without an end
         else:
             at += 1
             continue
         text = at = end
-    yield from token("text", text, len(source))
+    add("text", text, len(source))
+    return tokens
 
 
 def _end_of_other(source: str, start: int, is_html: bool) -> int:
@@ -213,12 +212,3 @@ def render(segment: Segment, is_html: bool = True) -> str:
 def parse(tagged: str, is_html: bool = True, kept: Collection[str] = KEPT) -> Segment:
     """Parse a line of HTML or XML to a segment."""
     return inline(scan(tagged, is_html), is_html, kept)
-
-
-def place_tags(tagged: str, target: str, alignment: Sequence[tuple[int, int]]) -> str:
-    """Place the tags of an HTML segment in the translation of its text, using the `alignment` of their words.
-
-    `target` is the translation of the text without tags; `alignment` has pairs of source and target word numbers; words
-    are `\\w+` or one mark. Each tag occurs once, pairs nest, and the text of the result is `target`, escaped.
-    """
-    return render(place(parse(tagged), target, alignment))

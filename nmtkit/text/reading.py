@@ -12,7 +12,7 @@ import select
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -225,10 +225,7 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
                 # at the end of the source, read one more line to check that the target also ends
                 target_block = _block(target, first, list(islice(target_file, source_block.count or 1)))
             if source_block.count != target_block.count:
-                with _as_user_errors(source):
-                    source_count = first - 1 + source_block.count + sum(1 for _ in source_file)
-                with _as_user_errors(target):
-                    target_count = first - 1 + target_block.count + sum(1 for _ in target_file)
+                source_count, target_count = (sum(1 for _ in read_raw_lines(path)) for path in (source, target))
                 raise UserError(
                     f"{source} has {counted(source_count, 'line')} and {target} has {target_count}: "
                     "the two sides must correspond line by line"
@@ -243,12 +240,3 @@ def _block(path: Path, first: int, lines: list[bytes]) -> Block:
     """Create a block of lines, and add a missing line feed to the last."""
     content = b"".join(lines)
     return Block(path, first, len(lines), content if not lines or content.endswith(b"\n") else content + b"\n")
-
-
-def decode_with_replacement(lines: Iterable[bytes]) -> Iterator[tuple[str, bool]]:
-    """Yield each decoded line, and whether bytes that are not UTF-8 were replaced."""
-    for line in lines:
-        try:
-            yield line.decode("utf-8"), False
-        except UnicodeDecodeError:
-            yield line.decode("utf-8", errors="replace"), True

@@ -17,9 +17,12 @@ from nmtkit.errors import UserError
 
 _VARINT_BYTES = 10  # for 64 bits
 _SPACE = "▁"  # spells a space in pieces
-_SPLIT_SYMBOL = 1000  # a field reserved for extensions, which SentencePiece ignores
-_KEEPS_INVISIBLE = 1001  # also an extension field
-_LANGUAGE_CODE = 1002  # also an extension field
+# Fields reserved for extensions, which SentencePiece ignores.
+#: Symbols at which text is split before SentencePiece segments the parts. With `append_user_symbols`, it segments the
+#: whole line: text after a symbol is then not the beginning of a line, and ▁ comes before a symbol at the beginning.
+SPLIT_SYMBOL = 1000
+_KEEPS_INVISIBLE = 1001
+LANGUAGE_CODE = 1002  #: language codes, see `SentencePieceVocabTokenizer.language_codes`
 _TRIE_LABEL = 0x800000FF  # bits of a trie unit that give its byte, and whether it is a value
 
 
@@ -91,7 +94,7 @@ def encodes_words_apart(model: bytes) -> bool:
     texts = {piece.text for piece in pieces if piece.type in (PieceType.NORMAL, PieceType.USER_DEFINED)}
     if _SPACE not in texts or any(_SPACE in text[1:] or " " in text for text in texts):
         return False
-    if any(" " in symbol for symbol in read_split_symbols(model)):
+    if any(" " in symbol for symbol in read_symbols(model, SPLIT_SYMBOL)):
         return False
     return _normalizes_words_apart(model)
 
@@ -138,7 +141,7 @@ def append_user_symbols(model: bytes, symbols: Iterable[str], like: str = "") ->
 
     Symbols become split symbols if `like` is one. This works because fields of a protocol buffer can have any order.
     """
-    extensions = {number for number, value in _fields(model) if number >= _SPLIT_SYMBOL and value == like.encode()}
+    extensions = {number for number, value in _fields(model) if number >= SPLIT_SYMBOL and value == like.encode()}
     if extensions:
         return model + b"".join(_message(number, symbol.encode()) for number in extensions for symbol in symbols)
     for symbol in symbols:
@@ -147,40 +150,22 @@ def append_user_symbols(model: bytes, symbols: Iterable[str], like: str = "") ->
     return model
 
 
-def append_split_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
-    """Append split symbols to a serialized model. Text is split at them before SentencePiece segments the parts.
-
-    With `append_user_symbols`, SentencePiece instead segments the whole line: text after a symbol is then not the
-    beginning of a line, and a line that begins with a symbol gets the piece ▁ before it.
-    """
-    return model + b"".join(_message(_SPLIT_SYMBOL, symbol.encode()) for symbol in symbols)
+def append_symbols(model: bytes, field: int, symbols: Iterable[str]) -> bytes:
+    """Append symbols to a serialized model: `SPLIT_SYMBOL` or `LANGUAGE_CODE`."""
+    return model + b"".join(_message(field, symbol.encode()) for symbol in symbols)
 
 
-def append_language_codes(model: bytes, codes: Iterable[str]) -> bytes:
-    """Append language codes to a serialized model, see `SentencePieceVocabTokenizer.language_codes`."""
-    return model + b"".join(_message(_LANGUAGE_CODE, code.encode()) for code in codes)
-
-
-def without_language_codes(model: bytes) -> bytes:
-    """Return a serialized model without the codes of `append_language_codes`."""
-    return b"".join(_message(number, value) for number, value in _fields(model) if number != _LANGUAGE_CODE)
-
-
-def read_language_codes(model: bytes) -> list[str]:
-    """Read the codes of `append_language_codes`. Raises UserError if the model is malformed."""
-    return _symbols(model, _LANGUAGE_CODE)
-
-
-def read_split_symbols(model: bytes) -> list[str]:
-    """Read the symbols of `append_split_symbols`. Raises UserError if the model is malformed."""
-    return _symbols(model, _SPLIT_SYMBOL)
-
-
-def _symbols(model: bytes, field: int) -> list[str]:
+def read_symbols(model: bytes, field: int) -> list[str]:
+    """Read the symbols of `append_symbols`. Raises UserError if the model is malformed."""
     if _encode_varint(field << 3 | 2) not in model:  # reading all fields takes long
         return []
     with _as_user_errors():
         return [str(value, "utf-8") for number, value in _fields(model) if number == field]
+
+
+def without_language_codes(model: bytes) -> bytes:
+    """Return a serialized model without its language codes."""
+    return b"".join(_message(number, value) for number, value in _fields(model) if number != LANGUAGE_CODE)
 
 
 def mark_invisible_kept(model: bytes) -> bytes:

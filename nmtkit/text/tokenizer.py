@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from nmtkit.errors import UserError
 from nmtkit.text.invisible import without_invisible
 from nmtkit.text.moses_bpe import FINAL_MARK, INNER_MARK, MOSES_BPE, MosesBpeTokenizer
-from nmtkit.text.spm_model import PieceType, keeps_invisible, read_language_codes, read_model, read_split_symbols
+from nmtkit.text.spm_model import LANGUAGE_CODE, SPLIT_SYMBOL, PieceType, keeps_invisible, read_model, read_symbols
 from nmtkit.text.vocabulary import SPECIALS, UNK, Vocabulary, symbol_pattern
 from nmtkit.wording import quoted
 
@@ -165,8 +165,8 @@ class SentencePieceVocabTokenizer:
     def __init__(self, vocab: Vocabulary, model: bytes) -> None:
         self.vocab, self.model = vocab, model
         self._processor, _ = _load_processor(model)
-        self.language_codes: Sequence[str] = read_language_codes(model)
-        self._split_symbols = [*read_split_symbols(model), *self.language_codes]
+        self.language_codes: Sequence[str] = read_symbols(model, LANGUAGE_CODE)
+        self._split_symbols = [*read_symbols(model, SPLIT_SYMBOL), *self.language_codes]
         if UNK in vocab.to_ids(self._split_symbols):
             raise UserError("the SentencePiece model has a split symbol that is not in the vocabulary")
         self._symbol = symbol_pattern(self._split_symbols)
@@ -255,16 +255,14 @@ def _surfaces(pieces: Iterable[str]) -> list[str]:
     """Return the text that each piece of a SentencePiece model adds, see `Tokenizer.surfaces`."""
     characters = codecs.getincrementaldecoder("utf-8")("replace")
     added: list[str] = []
-    for piece in pieces:
+    for piece in [*pieces, ""]:
         if byte := _BYTE_PIECE.fullmatch(piece):
             added.append(characters.decode(bytes.fromhex(byte[1])))
             continue
         if unfinished := characters.decode(b"", final=True):
             added[-1] += unfinished
         added.append(piece.replace(_SPACE, " "))
-    if unfinished := characters.decode(b"", final=True):
-        added[-1] += unfinished
-    return added
+    return added[:-1]
 
 
 class SpaceTokenizer:
@@ -297,14 +295,13 @@ def join_subwords(segmented: str) -> str:
     return f"{segmented} ".replace("@@ ", "").rstrip(" ")
 
 
-def count_segmented(lines: Iterable[str]) -> int:
-    """Count the lines with subword markers."""
-    return sum(map(has_subword_markers, lines))
+def count_segmented(text: str) -> int:
+    """Count the lines of a text that have a subword marker: subword-nmt's @@ or SentencePiece's ▁."""
 
+    def has_marker(text: str) -> bool:
+        return _SPACE in text or ("@" in text and "@@ " in text)  # searching for one character is much faster
 
-def has_subword_markers(text: str) -> bool:
-    """Whether any line of a text has a subword marker: subword-nmt's @@ or SentencePiece's ▁."""
-    return _SPACE in text or ("@" in text and "@@ " in text)  # searching for one character is much faster
+    return sum(map(has_marker, text.split("\n"))) if has_marker(text) else 0
 
 
 def check_kind(kind: object) -> None:
@@ -355,17 +352,15 @@ def restore_tokenizers(
     They are the same object if both sides have the same vocabulary and model. Raises UserError if a part is malformed.
     """
 
-    def restore(kind: str, stored: StoredParts, shared: Vocabulary | None = None) -> Tokenizer:
-        vocabulary = shared or read(stored.vocabulary)
-        return make_tokenizer(kind, vocabulary, b"" if stored.model is None else read(stored.model))
-
-    is_joined = parts[1].vocabulary == parts[0].vocabulary
+    first, second = parts
+    is_joined = first.vocabulary == second.vocabulary
     if is_joined and kinds[1] != kinds[0]:
         raise UserError("both sides share a vocabulary, but have different kinds of tokenizers")
-    source = restore(kinds[0], parts[0])
-    if parts[1] == parts[0] or (is_joined and parts[1].model and read(parts[1].model) == source.model):
+    source = make_tokenizer(kinds[0], read(first.vocabulary), read(first.model) if first.model else b"")
+    model = read(second.model) if second.model else b""
+    if is_joined and model == source.model:
         return source, source
-    return source, restore(kinds[1], parts[1], source.vocab if is_joined else None)
+    return source, make_tokenizer(kinds[1], source.vocab if is_joined else read(second.vocabulary), model)
 
 
 def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:

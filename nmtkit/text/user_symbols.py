@@ -35,15 +35,13 @@ def add_symbols(
     or already a piece.
     """
     check_symbols(symbols)
-    vocabularies = {id(each.vocab): _grown(each.vocab, symbols) for each in tokenizers}
+    vocabularies: dict[int, Vocabulary] = {}
+    for each in tokenizers:
+        if present := set(symbols).intersection(each.vocab.pieces):
+            raise UserError(f"--user-symbol {min(present)!r} is already a piece of the vocabulary: omit it")
+        vocabularies[id(each.vocab)] = Vocabulary([*each.vocab.pieces, *symbols])
     made = {each: _with_symbols(each, vocabularies[id(each.vocab)], symbols, like) for each in {*tokenizers}}
     return made[tokenizers[0]], made[tokenizers[1]]
-
-
-def _grown(vocabulary: Vocabulary, symbols: Sequence[str]) -> Vocabulary:
-    if present := set(symbols).intersection(vocabulary.pieces):
-        raise UserError(f"--user-symbol {min(present)!r} is already a piece of the vocabulary: omit it")
-    return Vocabulary([*vocabulary.pieces, *symbols])
 
 
 def _with_symbols(tokenizer: Tokenizer, vocabulary: Vocabulary, symbols: Sequence[str], like: str) -> Tokenizer:

@@ -1,8 +1,10 @@
 """The vocabulary: maps pieces to ids and back. All datasets have the same four special ids."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from nmtkit.console.log import logger
 from nmtkit.errors import UserError
 from nmtkit.wording import quoted
 
@@ -14,11 +16,9 @@ _MANY_UNKNOWN = 10  # percent of tokens: more than rare names and numbers explai
 
 def refuse_repeated_pieces(pieces: Sequence[str]) -> None:
     """Raise UserError with the piece if a vocabulary lists one twice."""
-    seen = set()
-    for piece in pieces:
-        if piece in seen:
+    for piece, count in Counter(pieces).items():
+        if count > 1:
             raise UserError(f"the vocabulary lists {quoted(piece)} twice")
-        seen.add(piece)
 
 
 class Vocabulary:
@@ -42,8 +42,6 @@ class Vocabulary:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and self.pieces == other.pieces
-
-    __hash__ = None  # type: ignore[assignment]
 
     def to_ids(self, pieces: Iterable[str]) -> list[int]:
         """Look up the id of each piece: UNK for an unknown piece and for the name of a special id."""
@@ -85,15 +83,12 @@ def unknown_percent(unknown: int, tokens: int) -> float:
     return round(100 * unknown / max(tokens, 1), 3)
 
 
-def unknown_warning(text: str, percent: float) -> str | None:
-    """Return a warning if the percentage of unknown tokens is too high, otherwise None.
-
-    `text` names the text in the message.
-    """
-    if percent <= _MANY_UNKNOWN:
-        return None
-    return (
-        f"{percent:.3g}% of the tokens of {text} are unknown to the vocabulary: is it segmented and cased like "
-        "the training text? With --byte-fallback or a larger --character-coverage, nmt-preprocess makes a vocabulary "
-        "that covers more text"
-    )
+def warn_of_unknown(text: str, percent: float) -> None:
+    """Warn if the percentage of unknown tokens is too high. `text` names the text in the message."""
+    if percent > _MANY_UNKNOWN:
+        logger.warning(
+            "%.3g%% of the tokens of %s are unknown to the vocabulary: is it segmented and cased like the training "
+            "text? With --byte-fallback or a larger --character-coverage, nmt-preprocess makes a vocabulary that "
+            "covers more text",
+            *(percent, text),
+        )

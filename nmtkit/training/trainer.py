@@ -218,7 +218,7 @@ class Trainer:
             logger.info("nothing is left to train: update %d was the last one", self.state.update)
             self._finish()  # a signal had stopped the run before
         most = self.options.stop.max_updates
-        with Progress("training", most, "updates", self.state.update, lines=False, notes=True) as progress:
+        with Progress("training", most, "updates", self.state.update, notes=True) as progress:
             while not self._reason_to_stop():
                 self._update(updates)
                 progress.advance(note=self.log.after_update(self.state, self.window))

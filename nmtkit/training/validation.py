@@ -128,7 +128,7 @@ class Validator:
     ) -> list[float]:
         """Return loss and nll of each batch in order, 0 if it is not in `mine`, so that all ranks sum in one order."""
         sums = [0.0] * (2 * len(self.batches))
-        with Progress("validating", len(mine), "batches", lines=False, within=True) as progress:
+        with Progress("validating", len(mine), "batches", within=True) as progress:
             for number in mine:
                 if should_stop():
                     break
@@ -143,7 +143,7 @@ class Validator:
         translator = Translator(torch_backend(model), data.source, data.target, languages=data.languages)
         tokens = max(1, self.max_tokens // self.config.valid_beam)  # source tokens, for `beam` rows each
         found: dict[int, str] = {}
-        with Progress("translating", len(mine), "batches", lines=False, within=True) as progress:
+        with Progress("translating", len(mine), "batches", within=True) as progress:
             for number in mine:
                 if should_stop():
                     break

@@ -29,7 +29,7 @@ def restore() -> Iterator[None]:
     yield
     logger.handlers, logger.propagate = [], True
     logger.setLevel(logging.NOTSET)
-    log._style, log._config = "off", None
+    log._has_bar, log._config = False, None
 
 
 def written(capsys: pytest.CaptureFixture[str]) -> list[str]:

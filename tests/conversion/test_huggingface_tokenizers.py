@@ -18,7 +18,7 @@ from nmtkit.conversion.huggingface_export import to_huggingface
 from nmtkit.conversion.marian import from_marian
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.line_encoder import LineEncoder
-from nmtkit.text.spm_model import append_split_symbols
+from nmtkit.text.spm_model import SPLIT_SYMBOL, append_symbols
 from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
 from nmtkit.text.vocabulary import EOS, UNK
 
@@ -167,7 +167,7 @@ def test_added_tokens_with_separate_vocabularies_are_refused(tmp_path: Path) -> 
 def test_a_split_symbol_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
     source = from_marian(MarianModel(tmp_path / "marian", 1).folder, OPTIONS).source
     with pytest.raises(UserError, match="not in the vocabulary"):
-        SentencePieceVocabTokenizer(source.vocab, append_split_symbols(source.model, ["<2de>"]))
+        SentencePieceVocabTokenizer(source.vocab, append_symbols(source.model, SPLIT_SYMBOL, ["<2de>"]))
 
 
 FILES = ("tokenizer_config.json", "special_tokens_map.json")

@@ -203,11 +203,11 @@ def flip(path: Path, position: int) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "train.00001.en.bin is missing": lambda folder: (folder / "train.00001.en.bin").unlink(),
-    "train.00001.en.bin has changed": lambda folder: os.truncate(folder / "train.00001.en.bin", 10),
-    "train.00002.de.idx has changed": lambda folder: flip(folder / "train.00002.de.idx", 40),
-    "marks has changed": lambda folder: flip(folder / "marks", -1),
-    "vocab.txt has changed": lambda folder: os.truncate(folder / "vocab.txt", 10),
+    "train.00001.en.bin": lambda folder: (folder / "train.00001.en.bin").unlink(),
+    "train.00002.en.bin": lambda folder: os.truncate(folder / "train.00002.en.bin", 10),
+    "train.00002.de.idx": lambda folder: flip(folder / "train.00002.de.idx", 40),
+    "marks": lambda folder: flip(folder / "marks", -1),
+    "vocab.txt": lambda folder: os.truncate(folder / "vocab.txt", 10),
     "progress.json": lambda folder: os.truncate(folder / "progress.json", 100),
 }
 

@@ -11,7 +11,7 @@ from foreign_tokenizers import ENGLISH, GERMAN, train_model
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
 from nmtkit.text.changed_vocabularies import trimmed, with_characters, with_symbol
-from nmtkit.text.spm_model import append_split_symbols
+from nmtkit.text.spm_model import SPLIT_SYMBOL, append_symbols
 from nmtkit.text.tokenizer import SentencePieceTokenizer, SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.text.user_symbols import add_symbols
 from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, SPECIALS, UNK, Vocabulary
@@ -118,7 +118,7 @@ def test_a_new_symbol_splits_text_as_a_similar_one_and_has_its_row(is_split_symb
     old = tokenizer_of("sentencepiece-vocab", "bpe", byte_fallback=False)
     if is_split_symbol:
         vocabulary = Vocabulary([*old.vocab.pieces, "<2de>"])
-        old = SentencePieceVocabTokenizer(vocabulary, append_split_symbols(old.model, ["<2de>"]))
+        old = SentencePieceVocabTokenizer(vocabulary, append_symbols(old.model, SPLIT_SYMBOL, ["<2de>"]))
     else:
         old, _ = add_symbols((old, old), ["<2de>"])
     changed = with_symbol((old, old), "<2nl>", "<2de>")

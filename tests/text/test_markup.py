@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.text.markup import KEPT, escape, parse, place_tags, render, scan
+from nmtkit.text.markup import KEPT, escape, parse, render, scan
 from nmtkit.text.segment import PLACEHOLDERS, Kind, Segment, Tag, place, protect, words
 
 
@@ -47,7 +47,7 @@ def reversal(text: str) -> tuple[str, list[tuple[int, int]]]:
 )  # fmt: skip
 def test_cases(tagged: str, target: str, alignment: str, expected: str) -> None:
     links = [(int(source), int(to)) for source, to in (link.split("-") for link in alignment.split())]
-    assert place_tags(tagged, target, links) == expected
+    assert render(place(parse(tagged), target, links)) == expected
 
 
 LEAVES = st.sampled_from(
@@ -74,7 +74,7 @@ def numbered(tagged: str) -> str:
 def test_every_tag_occurs_once_nested_and_the_text_is_the_target(
     tagged: str, target: str, alignment: list[tuple[int, int]]
 ) -> None:
-    result = place_tags(tagged, target, alignment)
+    result = render(place(parse(tagged), target, alignment))
     tags = [token for token in scan(result) if token.kind != "text"]
     assert sorted(tag.raw for tag in tags) == sorted(token.raw for token in scan(tagged) if token.kind != "text")
     opened: list[str] = []
@@ -129,8 +129,8 @@ def test_protected_text_is_text_again_in_the_translation() -> None:
 
 
 def test_protected_text_without_a_translation_is_a_word_of_its_own() -> None:
-    assert place_tags("see <code>x1</code>.", "Siehe das.", [(0, 0)]) == "Siehe <code>x1</code> das."
-    assert place_tags("see <code>x1</code>.", "Siehe.", [(0, 0)]) == "Siehe <code>x1</code>."
+    assert render(place(parse("see <code>x1</code>."), "Siehe das.", [(0, 0)])) == "Siehe <code>x1</code> das."
+    assert render(place(parse("see <code>x1</code>."), "Siehe.", [(0, 0)])) == "Siehe <code>x1</code>."
 
 
 def test_words_can_be_pieces_of_a_text_without_spaces() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.decoding.stats import StreamStats
 from nmtkit.errors import UserError
 from nmtkit.text import reading as text
-from nmtkit.text.reading import Block, decode_with_replacement, find_side, read_lines, read_parallel, read_raw_lines
+from nmtkit.text.reading import Block, find_side, read_lines, read_parallel, read_raw_lines
 from nmtkit.wording import counted
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -98,12 +99,9 @@ def test_a_bad_line_in_a_later_block_is_reported_with_its_number_in_the_file(tmp
 
 
 def test_lenient_decoding_replaces_invalid_bytes_and_flags_the_line() -> None:
-    assert list(decode_with_replacement([b"gut", b"Stra\xdfe", b"", b"Ende"])) == [
-        ("gut", False),
-        ("Stra\ufffde", True),
-        ("", False),
-        ("Ende", False),
-    ]
+    stats = StreamStats(0)
+    assert stats.decode([b"gut", b"Stra\xdfe", b"", b"Ende"]) == ["gut", "Stra\ufffde", "", "Ende"]
+    assert stats.not_utf8 == 1
 
 
 def test_utf16_is_refused_by_name_and_other_bytes_that_are_not_utf8_are_text(tmp_path: Path) -> None:
