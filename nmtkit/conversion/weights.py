@@ -21,11 +21,11 @@ from nmtkit.model.weights import as_arrays
 from nmtkit.text.tokenizer import Tokenizer, shares_vocabulary
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
-POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")  #: fairseq's names
+_POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")  # fairseq's names
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"  #: names in transformers
 _SOURCE, _TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 POSITION_OFFSET = 2  #: unused rows before fairseq's positions
-POSITION_ERROR = 2.5e-3  #: of sinusoids: rounding to bfloat16, or of large angles in float32
+_POSITION_ERROR = 2.5e-3  # of sinusoids: rounding to bfloat16, or of large angles in float32
 MASK = -1e4  #: bias of ids that are never output: gives probability 0 in all number formats, including fp16
 _FLOAT32_STEP = 2**-23  # a scale may be stored in float32
 
@@ -226,19 +226,14 @@ def convert(
     """
     embeddings = weights.take_embeddings(shares=shares, ties=ties, output=output, bias=bias)
     others = weights.take_modules(stack_modules(config))
-    if config.positions == "learned" or any(name in weights for name in POSITIONS):
-        form, tables = config.positions, [weights.take(name)[unused_positions:] for name in POSITIONS]
+    if config.positions == "learned" or any(name in weights for name in _POSITIONS):
+        form, tables = config.positions, [weights.take(name)[unused_positions:] for name in _POSITIONS]
         config, learned, halves = with_positions(config, *tables)
         others |= learned
         if learned and form != "learned":
             logger.info("the positions differ from sinusoids: imported as learned positions")
     weights.refuse_rest()
     return assemble(config, languages, sides, embeddings, others, halves=halves)
-
-
-def sines_first(table: Tensor) -> Tensor:
-    """Return a table (length, D) of nmtkit's sinusoids with all sines before all cosines."""
-    return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
 
 def with_positions(
@@ -253,10 +248,11 @@ def with_positions(
     if source.shape[1:] != (d_model,) or target.shape[1:] != (d_model,):
         raise UserError(f"the positions do not have the width of the embeddings, {d_model}")
     for form in ("sinusoidal", "fairseq") if d_model % 2 == 0 and d_model > 2 else ():
-        alternating = sinusoids(length, d_model, form)
-        for expected, are_halves in ((alternating, False), (sines_first(alternating), True)):
+        own = sinusoids(length, d_model, form)
+        sines_first = torch.cat([own[:, 0::2], own[:, 1::2]], dim=1)
+        for expected, are_halves in ((own, False), (sines_first, True)):
             tables = source[:length], target[:length]
-            if all(torch.allclose(table, expected, rtol=0, atol=POSITION_ERROR) for table in tables):
+            if all(torch.allclose(table, expected, rtol=0, atol=_POSITION_ERROR) for table in tables):
                 return replace(config, positions=form), {}, are_halves
     if len(source) != len(target):
         logger.warning("there are %d positions for the source, but %d for the target", len(source), len(target))
