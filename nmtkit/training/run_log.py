@@ -23,6 +23,7 @@ from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Sample
 from nmtkit.wording import counted, format_value
 
+LONG_UPDATE = 60.0  # seconds; after a longer first update the run may seem to hang
 _LONG_RUN = 24 * 60  # minutes
 _BUSY = 0.1  # of the time that threads were ready to run
 
@@ -93,7 +94,7 @@ class RunLog:
     def after_update(self, state: RunState, window: Window) -> str:
         """Log the time left once, when enough updates are measured or a first one is long; return the bar's text."""
         if state.update == self.first:
-            is_long = time.monotonic() - self.pace.began > summary.LONG_UPDATE and not self.options.compute.compile
+            is_long = time.monotonic() - self.pace.began > LONG_UPDATE and not self.options.compute.compile
             self.updates_to_measure = 1 if is_long else summary.UPDATES_TO_MEASURE
         if state.update - self.first + 1 == self.updates_to_measure:
             self._report_time_left(self.minutes_left(state))

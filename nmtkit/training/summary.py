@@ -22,7 +22,6 @@ from nmtkit.wording import counted, format_bytes, in_millions
 
 UPDATES_TO_MEASURE = 10  # before the time left is estimated, since the first ones are slower
 _CHECKPOINTS_TO_AVERAGE = 5  # as in the paper for base models (§6.1)
-LONG_UPDATE = 60.0  # seconds; after a longer first update the run may seem to hang
 
 
 def describe_model(model: TranslationModel) -> str:
