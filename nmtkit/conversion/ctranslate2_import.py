@@ -17,19 +17,16 @@ from nmtkit.conversion.ctranslate2_file import read_model
 from nmtkit.conversion.fairseq_tokenizers import joint, refuse_language_codes, tokenizers_of
 from nmtkit.conversion.folder import read_json, read_object, read_part
 from nmtkit.conversion.weights import (
-    POSITION_ERROR,
     Embeddings,
     ForeignWeights,
     Parts,
     Side,
     assemble,
-    sines_first,
     stack_modules,
     with_positions,
 )
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.positions import sinusoids
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import side_names
 from nmtkit.text.moses_bpe import MosesBpeTokenizer
@@ -97,12 +94,8 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
         bias = weights.take(_BIAS) if _BIAS in weights else None
         embeddings = Embeddings(weights.take(_SOURCE), weights.take(_TARGET), weights.take(_OUTPUT), bias)
         weights.refuse_rest()
-        positions, halves = _form_of(tables)
-        if positions == "learned":
-            config, named = with_positions(config, *tables)
-            others |= named
-        config = replace(config, positions=positions)
-        return assemble(config, languages, (source, target), embeddings, others, halves=halves)
+        config, learned, halves = with_positions(config, *tables)
+        return assemble(config, languages, (source, target), embeddings, others | learned, halves=halves)
 
 
 def _check_settings(settings: Mapping[str, Any], vocabularies: Sequence[list[str]], has_start: bool) -> None:
@@ -263,16 +256,3 @@ def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tens
     table = torch.cat([torch.sin(position * rate), torch.cos(position * rate)], dim=1)
     logger.warning("the model uses CTranslate2's sinusoids: they become learned positions, which end at %d", len(table))
     return table, table.clone()
-
-
-def _form_of(tables: tuple[Tensor, Tensor]) -> tuple[str, bool]:
-    """Find the form of sinusoids that equals both tables, within rounding, and whether sines precede all cosines."""
-    length, d_model = min(map(len, tables)), tables[0].size(-1)
-    for form in ("sinusoidal", "fairseq"):
-        if d_model % 2 or d_model < 4:
-            break
-        alternating = sinusoids(length, d_model, form)
-        for expected, are_halves in ((alternating, False), (sines_first(alternating), True)):
-            if all(torch.allclose(table[:length], expected, rtol=0, atol=POSITION_ERROR) for table in tables):
-                return form, are_halves
-    return "learned", False

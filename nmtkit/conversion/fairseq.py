@@ -18,7 +18,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
-from nmtkit.conversion.weights import ForeignWeights, assemble, stack_modules, take_positions
+from nmtkit.conversion.weights import ForeignWeights, convert
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -98,16 +98,9 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
     with as_user_errors(path, kind):
         weights = ForeignWeights(_with_new_names(tensors))
         weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
-        config, positions = take_positions(weights, config)
-        others = weights.take_modules(stack_modules(config)) | positions
         shares = bool(given.get("share_all_embeddings"))
-        embeddings = weights.take_embeddings(
-            shares=shares,
-            ties=shares or bool(given.get("share_decoder_input_output_embed")),
-            output=_OUTPUT,
-        )
-        weights.refuse_rest()
-        checkpoint = assemble(config, languages, sides, embeddings, others, halves=config.positions == "fairseq")
+        ties = shares or bool(given.get("share_decoder_input_output_embed"))
+        checkpoint = convert(weights, config, languages, sides, shares=shares, ties=ties, output=_OUTPUT)
         return replace(checkpoint, search=_search(given))
 
 

@@ -9,7 +9,7 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import SPECIAL_PIECES, joint, sides_of
 from nmtkit.conversion.folder import read_object, read_part
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
-from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
+from nmtkit.conversion.weights import Side, convert
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
@@ -37,15 +37,9 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         pair = options.languages(*(settings.get("langs") or tokenizer.get("langs") or ()))
         sides = _sides(folder, pair, bool(tokenizer.get("do_lower_case")))
         weights = huggingface.read_weights(folder)
-        config, positions = take_positions(weights, config)
-        others = weights.take_modules(stack_modules(config)) | positions
-        embeddings = weights.take_embeddings(
-            shares=settings["tie_word_embeddings"],
-            ties=not all(name in weights for name in ("decoder.embed_tokens.weight", _OUTPUT)),
-            output=_OUTPUT,
-        )
-        weights.refuse_rest()
-        return assemble(config, pair, sides, embeddings, others, halves=config.positions == "fairseq")
+        ties = not all(name in weights for name in ("decoder.embed_tokens.weight", _OUTPUT))
+        shares = settings["tie_word_embeddings"]
+        return convert(weights, config, pair, sides, shares=shares, ties=ties, output=_OUTPUT)
 
 
 def _sides(folder: Path, languages: tuple[str, str], lowercase: bool) -> tuple[Side, Side]:

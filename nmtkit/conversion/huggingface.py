@@ -72,7 +72,7 @@ def read_tokenizer_settings(folder: Path, fixed: Mapping[str, Any]) -> dict[str,
 
     Raises UserError if special tokens or settings in it or in special_tokens_map.json differ from `fixed`.
     """
-    settings, special = (_read_optional(folder / file) for file in (TOKENIZER_CONFIG, _SPECIAL_TOKENS_MAP))
+    settings, special = (read_optional(folder / file) for file in (TOKENIZER_CONFIG, _SPECIAL_TOKENS_MAP))
     check_fixed(TOKENIZER_CONFIG, settings, {**_FIXED, **fixed})
     check_fixed(_SPECIAL_TOKENS_MAP, special, {**_FIXED, **fixed})
     return settings
@@ -120,11 +120,12 @@ def _added_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[i
         for number, token in settings[_ADDED_TOKENS].items():
             yield int(number), token
         return
-    for content, number in _read_optional(folder / "added_tokens.json").items():
+    for content, number in read_optional(folder / "added_tokens.json").items():
         yield int(number), {"content": content}
-    for token in _read_optional(folder / "tokenizer.json").get("added_tokens", ()):
+    for token in read_optional(folder / "tokenizer.json").get("added_tokens", ()):
         yield int(token["id"]), token
 
 
-def _read_optional(path: Path) -> dict[str, Any]:
+def read_optional(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a missing file counts as empty."""
     return read_object(path) if path.exists() else {}

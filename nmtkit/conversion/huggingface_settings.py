@@ -7,7 +7,7 @@ from typing import Any
 
 from nmtkit.console.log import logger
 from nmtkit.conversion.folder import read_object
-from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG
+from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, read_optional
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -55,7 +55,7 @@ def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
     Raises UserError for generation options in either file that nmtkit does not support.
     """
     settings = {**defaults, **read_object(folder / CONFIG)}
-    stated = _read_generation(folder) or {}
+    stated = read_optional(folder / GENERATION_CONFIG)
     generation = settings | {name: value for name, value in stated.items() if value is not None}
     for name in ("eos_token_id", "decoder_start_token_id", "forced_bos_token_id"):
         settings[name] = _only(generation.get(name))
@@ -73,11 +73,6 @@ def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
 def _only(token: Any) -> Any:
     """Unwrap an id that may be stored as a list of one."""
     return token[0] if isinstance(token, list) and len(token) == 1 else token
-
-
-def _read_generation(folder: Path) -> dict[str, Any] | None:
-    """Read generation_config.json; None if it does not exist."""
-    return read_object(folder / GENERATION_CONFIG) if (folder / GENERATION_CONFIG).exists() else None
 
 
 def transformer_config(settings: Mapping[str, Any], positions: str) -> TransformerConfig:
@@ -122,8 +117,8 @@ def search_options(folder: Path, defaults: Mapping[str, Any], begun: int = 0) ->
     about settings that nmt-generate does not support. Raises UserError if the files are damaged.
     """
     with as_user_errors(folder, "a Hugging Face model"):
-        stored = _read_generation(folder)
-        stored = {**defaults, **read_object(folder / CONFIG)} if stored is None else stored
+        file = folder / GENERATION_CONFIG
+        stored = read_object(file) if file.exists() else {**defaults, **read_object(folder / CONFIG)}
         generation = {"length_penalty": 1.0} | {name: value for name, value in stored.items() if value is not None}
         lengths = [name for name in generation if re.fullmatch("m(ax|in)_(length|new_tokens)", name)]
         generation |= {name: generation[name] - begun for name in lengths}

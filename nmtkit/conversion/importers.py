@@ -19,9 +19,10 @@ from nmtkit.conversion.huggingface import model_type
 from nmtkit.conversion.huggingface_settings import search_options
 from nmtkit.conversion.marian_file import find_model
 from nmtkit.conversion.marian_import import from_marian_file, search_settings
-from nmtkit.conversion.pickled import begins_like_pickled
+from nmtkit.conversion.pickled import SIGNATURES
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
+from nmtkit.storage.files import begins_with
 from nmtkit.text.changed_vocabularies import Changed, with_characters, with_symbol
 from nmtkit.text.input_stream import chunks
 from nmtkit.text.reading import read_lines
@@ -101,7 +102,7 @@ IMPORTERS = (  # the first that recognizes a path reads it
     Importer("an OpenNMT-py checkpoint", opennmt.is_opennmt, opennmt.from_opennmt, _WITH_MODEL),
     Importer(
         "a fairseq checkpoint",
-        lambda path: path.is_file() and begins_like_pickled(path),
+        lambda path: path.is_file() and begins_with(path, SIGNATURES),
         from_fairseq,
         (*_WITH_MODEL, "dict", "bpe_codes"),
         lambda path: {"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},  # fairseq's own defaults

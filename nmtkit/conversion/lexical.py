@@ -18,6 +18,7 @@ from nmtkit.decoding.inputs import open_dataset
 from nmtkit.errors import UserError
 from nmtkit.inference.shortlist import MAGIC, Shortlist, fingerprint
 from nmtkit.storage.atomic import staged_file
+from nmtkit.storage.files import begins_with
 from nmtkit.text.vocabulary import EOS, SPECIALS
 from nmtkit.wording import counted
 
@@ -35,17 +36,12 @@ def export_shortlist(checkpoint: Checkpoint, path: Path, output: Path, config: E
     checkpoint. Raises RunError if writing fails.
     """
     assert config.dataset is not None
-    if output.exists() and not (output.is_file() and _begins_with(output, MAGIC)):
+    if output.exists() and not (output.is_file() and begins_with(output, MAGIC)):
         raise UserError(f"{output} exists and is not a shortlist: use a different --output, or remove it")
     dataset = open_dataset(config.dataset, checkpoint, path)
     shortlist = learn_shortlist(dataset, config.translations, config.frequent)
     with staged_file(output) as file:
         shortlist.write(file)
-
-
-def _begins_with(path: Path, start: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(start)) == start
 
 
 def learn_shortlist(dataset: Dataset, translations: int, frequent: int) -> Shortlist:

@@ -13,7 +13,7 @@ from nmtkit.conversion import huggingface
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.folder import read_object, read_part
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
-from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
+from nmtkit.conversion.weights import Side, convert
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.spm_model import SPLIT_SYMBOL, append_symbols, read_symbols
@@ -52,17 +52,12 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
         tokenizer = huggingface.read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         languages = options.languages(tokenizer.get("source_lang"), tokenizer.get("target_lang"))
         config = transformer_config(settings, "sinusoidal")
-        tensors = huggingface.read_weights(folder)
-        # With a separate output, transformers 5 stores and uses both embeddings even if the settings share them.
-        embeddings = tensors.take_embeddings(
-            shares=settings["share_encoder_decoder_embeddings"], ties=settings["tie_word_embeddings"]
-        )
-        config, positions = take_positions(tensors, config, unused=0)
-        others = tensors.take_modules(stack_modules(config)) | positions
-        tensors.refuse_rest()
+        weights = huggingface.read_weights(folder)
         added = huggingface.read_added_tokens(folder, tokenizer, SPECIAL_PIECES)
         sides = _sides(folder, settings, added, bool(tokenizer.get("separate_vocabs")))
-        return assemble(config, languages, sides, embeddings, others, halves=True)
+        # With a separate output, transformers 5 stores and uses both embeddings even if the settings share them.
+        shares, ties = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
+        return convert(weights, config, languages, sides, shares=shares, ties=ties, unused_positions=0)
 
 
 def _sides(folder: Path, settings: Mapping[str, Any], added: dict[str, int], separate: bool) -> tuple[Side, Side]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.errors import UserError
+from nmtkit.storage.files import begins_with
 from nmtkit.wording import quoted
 
 DECODER = "decoder.yml"  #: file with the settings of the search
@@ -62,6 +63,7 @@ _LAYER = {  # module in transformers -> weight and bias in Marian
 _UNTIED = "decoder_ff_logit_out_W"  # the output matrix (D, W) of early models, and in int8
 # The format .bin: version and count; then for each item, the bytes of its name, type, rank and bytes of its content.
 _START, _ITEM, _VERSION, _ALIGNMENT = struct.Struct("<QQ"), struct.Struct("<4Q"), 1, 256
+_BINARY = _VERSION.to_bytes(8, "little")
 _DTYPES: dict[int, np.dtype[Any]] = {0x404: np.dtype("<f4"), 0x402: np.dtype("<f2"), 0x101: np.dtype("<i1")}
 _INT8, _MARIAN_INT8 = 0x4101, 0x10001  # intgemm8 of Bergamot and of Marian, which do not depend on the machine
 _PRODUCT = re.compile(r".*(_W.?|Wemb)")  # names of matrices in int8
@@ -77,7 +79,7 @@ def fixed(has_ssru: bool) -> Mapping[str, tuple[str, ...]]:
 def find_model(path: Path) -> Path | None:
     """Return a path if it is a model file, or the one in a folder; None without one. Raises UserError for several."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    found = [file for file in files if file.is_file() and (file.suffix == ".npz" or _is_binary(file))]
+    found = [file for file in files if file.is_file() and (file.suffix == ".npz" or begins_with(file, _BINARY))]
     if len(found) > 1:
         raise UserError(f"the folder contains several models of Marian: give one, such as {found[0]}")
     return found[0] if found else None
@@ -88,7 +90,7 @@ def read_marian(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Sequence[st
 
     Unknown weights keep their names, and int8 becomes float32. Call it inside `as_user_errors`.
     """
-    items = _read_binary(path.read_bytes()) if _is_binary(path) else dict(np.load(path))
+    items = _read_binary(path.read_bytes()) if begins_with(path, _BINARY) else dict(np.load(path))
     if _SETTINGS not in items:
         raise UserError(f"it has no {_SETTINGS}: not a Marian model")
     settings = parse_settings(items.pop(_SETTINGS).tobytes().rstrip(b"\0").decode())
@@ -160,11 +162,6 @@ def _turned(name: str, tensor: Tensor) -> Tensor:
     if name.rpartition("_")[2].startswith("W"):
         return tensor.t()
     return tensor.unsqueeze(0) if tensor.dim() == 1 else tensor.flatten()
-
-
-def _is_binary(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(8) == _VERSION.to_bytes(8, "little")
 
 
 def _read_binary(content: bytes) -> dict[str, NDArray[Any]]:

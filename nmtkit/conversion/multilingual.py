@@ -16,7 +16,7 @@ from nmtkit.conversion.fairseq_tokenizers import SPECIAL_PIECES
 from nmtkit.conversion.folder import read_object, read_part
 from nmtkit.conversion.huggingface_settings import DEFAULTS, read_settings, transformer_config
 from nmtkit.conversion.marian import VOCABULARY, read_vocabulary, renumber
-from nmtkit.conversion.weights import Side, assemble, stack_modules, take_positions
+from nmtkit.conversion.weights import Side, convert
 from nmtkit.errors import UserError
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import SEVERAL, find_code
@@ -104,15 +104,10 @@ def from_multilingual(folder: Path, options: ImportConfig) -> Checkpoint:
         languages = _languages(settings["forced_bos_token_id"], codes, options)
         config = transformer_config(settings, "learned" if family.is_bart else "fairseq")
         config = replace(config, norm="pre", embedding_norm=family.is_bart)
-        tensors = huggingface.read_weights(folder)
-        tensors.drop(lambda name: name.endswith((".embed_positions.weights", "._float_tensor")))  # of early releases
-        config, positions = take_positions(tensors, config)
-        others = tensors.take_modules(stack_modules(config)) | positions
-        embeddings = tensors.take_embeddings(
-            shares=settings["share_encoder_decoder_embeddings"], ties=settings["tie_word_embeddings"]
-        )
-        tensors.refuse_rest()
-        return assemble(config, languages, (side, side), embeddings, others, halves=not family.is_bart)
+        weights = huggingface.read_weights(folder)
+        weights.drop(lambda name: name.endswith((".embed_positions.weights", "._float_tensor")))  # of early releases
+        shares, ties = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
+        return convert(weights, config, languages, (side, side), shares=shares, ties=ties)
 
 
 def _family(folder: Path, tokenizer: Mapping[str, Any]) -> Family:

@@ -20,7 +20,7 @@ from nmtkit.conversion.fairseq_tokenizers import joint, tokenizers_of
 from nmtkit.conversion.folder import read_object
 from nmtkit.conversion.pickled import ForeignObject, load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
-from nmtkit.conversion.weights import LAYER, ForeignWeights, Side, assemble, stack_modules
+from nmtkit.conversion.weights import LAYER, ForeignWeights, Side, convert
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.storage.archive import as_user_errors
@@ -143,11 +143,9 @@ def _convert(
     sides = _sides(vocabularies, options.spm_model)
     weights = ForeignWeights(_with_new_names(tensors))
     weights.drop(lambda name: name.endswith((".pe.pe", ".layer_scalar")))  # sinusoids; 1 in translation models
-    others = weights.take_modules(stack_modules(config))
     shares, ties = "decoder.embed_tokens.weight" not in weights, "generator.weight" not in weights
-    embeddings = weights.take_embeddings(shares=shares, ties=ties, output="generator.weight", bias="generator.bias")
-    weights.refuse_rest()
-    return assemble(config, languages, sides, embeddings, others, halves=False)
+    output, bias = "generator.weight", "generator.bias"
+    return convert(weights, config, languages, sides, shares=shares, ties=ties, output=output, bias=bias, halves=False)
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:

@@ -17,7 +17,7 @@ from torch import Tensor
 from nmtkit.errors import UserError
 from nmtkit.wording import quoted
 
-_SIGNATURES = (b"PK\3\4", b"\x80\2")  # torch's zip format, and the older one
+SIGNATURES = (b"PK\3\4", b"\x80\2")  #: torch's zip format, and the older one
 _FOREIGN_CLASS = re.compile(r"GLOBAL (\S{1,100})")  # in torch's message
 
 
@@ -70,12 +70,6 @@ def load_pickled(path: Path) -> Any:
             reason = f"it contains an object of {found[1]}, which nmtkit does not load: save only weights and options"
             raise UserError(reason) from error
         raise UserError("damaged, or not a file from torch.save") from error
-
-
-def begins_like_pickled(path: Path) -> bool:
-    """Whether a file begins like a file of `torch.save`, in either format."""
-    with path.open("rb") as file:
-        return file.read(4).startswith(_SIGNATURES)
 
 
 def _check_zip(path: Path) -> None:

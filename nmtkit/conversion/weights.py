@@ -21,11 +21,11 @@ from nmtkit.model.weights import as_arrays
 from nmtkit.text.tokenizer import Tokenizer, shares_vocabulary
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
-POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")  #: fairseq's names
+_POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")  # fairseq's names
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"  #: names in transformers
 _SOURCE, _TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 POSITION_OFFSET = 2  #: unused rows before fairseq's positions
-POSITION_ERROR = 2.5e-3  #: of sinusoids: rounding to bfloat16, or of large angles in float32
+_POSITION_ERROR = 2.5e-3  # of sinusoids: rounding to bfloat16, or of large angles in float32
 MASK = -1e4  #: bias of ids that are never output: gives probability 0 in all number formats, including fp16
 _FLOAT32_STEP = 2**-23  # a scale may be stored in float32
 
@@ -206,41 +206,58 @@ def assemble(
     return replace(checkpoint, weights={name: arrays[name] for name in shapes})
 
 
-def sines_first(table: Tensor) -> Tensor:
-    """Return a table (length, D) of nmtkit's sinusoids with all sines before all cosines."""
-    return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
+def convert(
+    weights: ForeignWeights,
+    config: TransformerConfig,
+    languages: tuple[str, str],
+    sides: tuple[Side, Side],
+    *,
+    shares: bool,
+    ties: bool,
+    output: str = OUTPUT,
+    bias: str = "final_logits_bias",
+    unused_positions: int = POSITION_OFFSET,
+    halves: bool = True,
+) -> Checkpoint:
+    """Convert all weights, named as in fairseq, to a checkpoint. Raises UserError for missing and for unknown ones.
 
-
-def take_positions(
-    weights: ForeignWeights, config: TransformerConfig, unused: int = POSITION_OFFSET
-) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """Take the tables of positions of both stacks, if they are stored, without their `unused` first rows.
-
-    Return the options, with learned positions unless the tables are the sinusoids of `config`, and the tables by
-    nmtkit's names. Raises UserError if only one is stored, or if their width is not D.
+    The options of embeddings are those of `ForeignWeights.take_embeddings`. Stored positions, after `unused_positions`
+    rows, determine `halves` of `assemble`.
     """
-    if config.positions != "learned" and not any(name in weights for name in POSITIONS):
-        return config, {}
-    tables = [weights.take(name)[unused:] for name in POSITIONS]
-    if any(table.shape[1:] != (config.d_model,) for table in tables):
-        raise UserError(f"the positions do not have the width of the embeddings, {config.d_model}")
-    if config.positions != "learned":
-        expected = sines_first(sinusoids(max(map(len, tables)), config.d_model, config.positions))
-        if all(torch.allclose(table, expected[: len(table)], rtol=0, atol=POSITION_ERROR) for table in tables):
-            return config, {}
-        logger.info("the positions differ from sinusoids: imported as learned positions")
-    return with_positions(config, *tables)
+    embeddings = weights.take_embeddings(shares=shares, ties=ties, output=output, bias=bias)
+    others = weights.take_modules(stack_modules(config))
+    if config.positions == "learned" or any(name in weights for name in _POSITIONS):
+        form, tables = config.positions, [weights.take(name)[unused_positions:] for name in _POSITIONS]
+        config, learned, halves = with_positions(config, *tables)
+        others |= learned
+        if learned and form != "learned":
+            logger.info("the positions differ from sinusoids: imported as learned positions")
+    weights.refuse_rest()
+    return assemble(config, languages, sides, embeddings, others, halves=halves)
 
 
 def with_positions(
     config: TransformerConfig, source: Tensor, target: Tensor
-) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """Set learned positions from two tables (positions, D), truncated to equal length; return options and weights."""
-    length = min(len(source), len(target))
+) -> tuple[TransformerConfig, dict[str, Tensor], bool]:
+    """Set the form of sinusoids that equals two tables (positions, D), within rounding, else learned positions.
+
+    Return the options, learned tables by nmtkit's names, truncated to equal length, and the `halves` of `assemble`.
+    Raises UserError for tables of another width than D.
+    """
+    length, d_model = min(len(source), len(target)), config.d_model
+    if source.shape[1:] != (d_model,) or target.shape[1:] != (d_model,):
+        raise UserError(f"the positions do not have the width of the embeddings, {d_model}")
+    for form in ("sinusoidal", "fairseq") if d_model % 2 == 0 and d_model > 2 else ():
+        own = sinusoids(length, d_model, form)
+        sines_first = torch.cat([own[:, 0::2], own[:, 1::2]], dim=1)
+        for expected, are_halves in ((own, False), (sines_first, True)):
+            tables = source[:length], target[:length]
+            if all(torch.allclose(table, expected, rtol=0, atol=_POSITION_ERROR) for table in tables):
+                return replace(config, positions=form), {}, are_halves
     if len(source) != len(target):
         logger.warning("there are %d positions for the source, but %d for the target", len(source), len(target))
-    tables = {"source_positions.table": source[:length], "target_positions.table": target[:length]}
-    return replace(config, positions="learned", max_positions=length), tables
+    learned = {"source_positions.table": source[:length], "target_positions.table": target[:length]}
+    return replace(config, positions="learned", max_positions=length), learned, False
 
 
 def _embedding_weights(given: Embeddings, sides: tuple[Side, Side], joined: bool) -> tuple[dict[str, Tensor], str]:

@@ -1,13 +1,11 @@
 """Searches sentences in batches of similar lengths, and returns the results in the order of the sentences."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
 
 from nmtkit.decoding.engine import Engine, SearchBatch, Task
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.tasks import Sentence
 
-T = TypeVar("T")
 Advance = Callable[[int], object]  #: called with the number of lines that have just been translated
 
 
@@ -36,15 +34,16 @@ def search_in_batches(
         for batch in batches_by_tokens([n * (own == kind) for n, own in zip(lengths, kinds, strict=True)], max_tokens)
         if max(batch) >= first
     ]
-
-    def searched() -> Iterator[tuple[int, list[Hypothesis]]]:
-        advance(sum(not sentence.tasks for sentence in sentences[done:]))
-        results = engine(make_batch([tasks[number] for number in batch]) for batch in numbers)
-        for batch, found in zip(numbers, results, strict=True):
-            advance(sum(ends_line[number] for number in batch if number >= first))
-            yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)
-
-    return _in_order(searched())
+    advance(sum(not sentence.tasks for sentence in sentences[done:]))
+    results = engine(make_batch([tasks[number] for number in batch]) for batch in numbers)
+    waiting: dict[int, list[Hypothesis]] = {}
+    due = first
+    for batch, found in zip(numbers, results, strict=True):
+        advance(sum(ends_line[number] for number in batch if number >= first))
+        waiting.update(zip(batch, found, strict=True))
+        while due in waiting:
+            yield waiting.pop(due)
+            due += 1
 
 
 def batches_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
@@ -59,14 +58,3 @@ def batches_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[
         size = max(1, max_tokens // (lengths[numbers[start]] + 1))
         yield numbers[start : start + size]
         start += size
-
-
-def _in_order(numbered: Iterable[tuple[int, T]]) -> Iterator[T]:
-    """Yield items that arrive in any order by their numbers 0, 1, 2, …, each as soon as it is the next."""
-    waiting: dict[int, T] = {}
-    due = 0
-    for number, item in numbered:
-        waiting[number] = item
-        while due in waiting:
-            yield waiting.pop(due)
-            due += 1

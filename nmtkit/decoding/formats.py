@@ -25,24 +25,12 @@ def rows_per_line(row_format: str, nbest: int) -> int:
     return nbest if row_format in ("text", *ALIGNMENT_FORMATS) else 1
 
 
-def _as_text(line: int, translation: "Translation") -> list[str]:
-    return [candidate.text for candidate in translation.candidates]
-
-
-def _as_log_prob(line: int, translation: "Translation") -> list[str]:
-    return [f"{sum(translation.candidates[0].token_log_probs):.6f}"]
-
-
 def _as_tsv(line: int, translation: "Translation") -> list[str]:
     return [
         f"{line}\t{rank}\t{candidate.score:.6f}\t{candidate.text.replace(chr(9), ' ')}"
         + ("" if candidate.alignment is None else f"\t{_pharaoh(candidate)}")
         for rank, candidate in enumerate(translation.candidates, 1)
     ]
-
-
-def _as_pharaoh(line: int, translation: "Translation") -> list[str]:
-    return [_pharaoh(candidate) for candidate in translation.candidates]
 
 
 def _as_pharaoh_pieces(line: int, translation: "Translation") -> list[str]:
@@ -79,10 +67,10 @@ def _as_object(candidate: "Candidate") -> dict[str, Any]:
 
 
 _ROWS: dict[str, Callable[[int, "Translation"], list[str]]] = {
-    "text": _as_text,
-    LOG_PROB: _as_log_prob,
+    "text": lambda line, translation: [candidate.text for candidate in translation.candidates],
+    LOG_PROB: lambda line, translation: [f"{sum(translation.candidates[0].token_log_probs):.6f}"],
     "tsv": _as_tsv,
     "jsonl": _as_jsonl,
-    "pharaoh": _as_pharaoh,
+    "pharaoh": lambda line, translation: [_pharaoh(candidate) for candidate in translation.candidates],
     "pharaoh-pieces": _as_pharaoh_pieces,
 }

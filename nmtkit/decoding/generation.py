@@ -192,7 +192,7 @@ def translate_file(
         chunked = request_files.attach(chunks(requests, translator.sizes(batches).buffer))
         for translation in translator.stream_chunks(chunked, search, batches, advance):
             stats.add(translation)
-            results.append(translation.candidates[0].segment or Segment((translation.text,)))
+            results.append(translation.segment)
     stats.check()
     output = options.output.path
     with writing_stdout() if output is None else staged_file(output) as file:

@@ -67,6 +67,11 @@ class Translation:
         """The best translation, without line breaks."""
         return self.candidates[0].text
 
+    @property
+    def segment(self) -> Segment:
+        """The best translation with the tags of its request. Each tag occurs once, and pairs remain nested."""
+        return self.candidates[0].segment or Segment((self.text,))
+
 
 @dataclass(frozen=True)
 class SourcePieces:

@@ -32,7 +32,6 @@ from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import WeightsConfig
 from nmtkit.text.input_stream import chunks
 from nmtkit.text.languages import language_of
-from nmtkit.text.segment import Segment
 from nmtkit.text.tags import tag_ids
 from nmtkit.text.tokenizer import LEARNED_KINDS, SPACE, Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
@@ -264,20 +263,6 @@ class Translator:
         """
         batches = batches or StreamConfig()
         return self.stream_chunks(chunks(_checked(lines), self.sizes(batches).buffer), config, batches, advance)
-
-    def translate_segments(
-        self,
-        segments: Iterable[Segment],
-        config: SearchConfig | None = None,
-        batches: StreamConfig | None = None,
-        advance: Advance = _ignore,
-    ) -> list[Segment]:
-        """Translate texts with inline tags like `stream`, and place the tags in the translations.
-
-        Each tag occurs once, and pairs remain nested. Alignments are computed only for segments with tags.
-        """
-        results = self.stream(map(Request.of, segments), config, batches, advance)
-        return [each.candidates[0].segment or Segment((each.text,)) for each in results]
 
     def stream_markup(
         self,

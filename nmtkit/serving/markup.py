@@ -7,7 +7,7 @@ from nmtkit.decoding.requests import Request
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import TranslationRequest, bad_request, check_size, strings
-from nmtkit.text.segment import PLACEHOLDERS, Segment
+from nmtkit.text.segment import PLACEHOLDERS
 
 if TYPE_CHECKING:
     from nmtkit.documents.document import Document
@@ -25,8 +25,8 @@ def documents_request(
     check_size([line.text for line in lines], 1, limits)
 
     def answer(translations: Sequence[Translation]) -> Any:
-        results = iter([each.candidates[0].segment or Segment((each.text,)) for each in translations])
-        finished = [one.finished([next(results) for _ in one.segments]) for one in prepared]
+        results = iter(translations)
+        finished = [one.finished([next(results).segment for _ in one.segments]) for one in prepared]
         return form([document.write(segments) for document, segments in zip(documents, finished, strict=True)])
 
     return TranslationRequest(lines, answer)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
-from nmtkit.storage.files import parse_json, sha256, sha256_of_file
+from nmtkit.storage.files import begins_with, parse_json, sha256, sha256_of_file
 from nmtkit.wording import describe_unknown_version
 
 FORMAT = "nmtkit checkpoint"
@@ -115,10 +115,8 @@ def _lfs_pointer(path: Path) -> Path | None:
     """Find a Git LFS pointer: the file itself, or one in a folder, as in a clone without Git LFS."""
     with contextlib.suppress(OSError):
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            if file.is_file():
-                with file.open("rb") as opened:
-                    if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                        return file
+            if file.is_file() and begins_with(file, _LFS_POINTER):
+                return file
     return None
 
 

@@ -137,11 +137,8 @@ def check_writable(destination: Path) -> None:
         raise UserError(f"cannot write {destination}: Is a directory")
     if not _is_special(resolved):  # opening a pipe would have an effect
         staging = _hidden_path(resolved)
-        try:
-            _open(staging, "x+b", resolved).close()
-        finally:
-            with contextlib.suppress(OSError):
-                staging.unlink(missing_ok=True)
+        _open(staging, "x+b", resolved).close()
+        staging.unlink(missing_ok=True)
 
 
 def resolve(path: Path) -> Path:
@@ -332,7 +329,12 @@ def _put_in_place(staging: Path, destination: Path) -> None:
         _copy_access(destination, descriptor)
     try:
         if destination.exists():
-            _set_aside(destination, replaced)
+            try:
+                destination.rename(replaced)
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # overlayfs cannot rename a folder of a container's image
+                    raise
+                shutil.rmtree(destination)
         staging.rename(destination)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -340,16 +342,6 @@ def _put_in_place(staging: Path, destination: Path) -> None:
         raise
     fsync(destination.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _set_aside(folder: Path, replaced: Path) -> None:
-    """Rename a folder that will be replaced; remove it if overlayfs cannot rename it, as in a container's image."""
-    try:
-        folder.rename(replaced)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        shutil.rmtree(folder)
 
 
 def _cannot_create(destination: Path, error: OSError) -> NmtkitError:

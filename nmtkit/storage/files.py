@@ -20,6 +20,12 @@ _CHUNK_BYTES = 1 << 20
 parse_toml = tomllib.loads
 
 
+def begins_with(path: Path, start: bytes | tuple[bytes, ...]) -> bool:
+    """Whether a file begins with `start`, or with one of several, of at most 32 bytes."""
+    with path.open("rb") as file:
+        return file.read(32).startswith(start)
+
+
 def map_file(file: BinaryIO) -> mmap.mmap:
     """Map a non-empty file privately, because Linux has no shared maps with `direct_io`, which sshfs and s3fs use."""
     return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)

@@ -38,7 +38,10 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> tu
                 f"--init-from {path}: {difference}, as in {dataset.folder}: preprocess with --vocab-from {path}"
             )
     initial = as_arrays(collect_weights(model))
-    weights = initial | _grow(checkpoint.chosen(), initial)
+    weights = dict(initial)
+    for name, weight in checkpoint.chosen().items():
+        added = initial[name][len(weight) :]
+        weights[name] = np.concatenate((weight, added)) if len(added) else weight
     untrained = [
         name
         for name, parameter in model.named_parameters()
@@ -60,15 +63,6 @@ def _with_symbols_of(dataset: Dataset, given: Checkpoint) -> Checkpoint:
     except UserError:
         return given
     return replace(given, source=source, target=target)
-
-
-def _grow(given: Weights, initial: Weights) -> Weights:
-    """Extend the matrices of `given` to the shapes of `initial`, with the last rows of `initial`."""
-    grown = {}
-    for name, weight in given.items():
-        added = initial[name][len(weight) :]
-        grown[name] = np.concatenate((weight, added)) if len(added) else weight
-    return grown
 
 
 def vocabulary_differences(given: Checkpoint, dataset: Dataset) -> Iterator[str]:

@@ -21,8 +21,9 @@ from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, Window
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Sample
-from nmtkit.wording import format_value
+from nmtkit.wording import counted, format_value
 
+LONG_UPDATE = 60.0  # seconds; after a longer first update the run may seem to hang
 _LONG_RUN = 24 * 60  # minutes
 _BUSY = 0.1  # of the time that threads were ready to run
 
@@ -49,7 +50,11 @@ class RunLog:
         for dataset, split, share in zip(data.datasets, data.splits, data.shares, strict=True):
             label = f"data, {share:.1%} of the target tokens" if data.is_mixed else "data"
             self.description.add(label, summary.describe_data(dataset, split))
-        self.description.add("device", summary.describe_run(state, options, str(self.ranks), precision))
+        stop, warmup = options.stop, options.optimizer.warmup_updates
+        at_most = "at most " if stop.max_epochs or stop.max_minutes or stop.patience else ""
+        to_go = f"{at_most}{max(0, stop.max_updates - state.update)} to go"
+        updates = f"{state.update} done, {to_go}, of about {options.batches.batch_tokens} target tokens"
+        self.description.add("device", f"{self.ranks}, {precision}; updates: {updates}")
         self.description.add("checkpoints", summary.describe_checkpoints(learner.model, options))
         if not validates:
             logger.info(
@@ -57,8 +62,7 @@ class RunLog:
             )
         if learner.precision == torch.bfloat16 and has_slow_bf16(learner.device):
             logger.warning("this CPU has no instructions for bf16: --precision fp32 is faster")
-        warmup, last = options.optimizer.warmup_updates, options.stop.max_updates
-        if state.update < last < state.schedule_start + warmup:
+        if state.update < stop.max_updates < state.schedule_start + warmup:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)
 
     def open_metrics(self, update: int, stack: contextlib.ExitStack) -> None:
@@ -78,7 +82,11 @@ class RunLog:
         if not first or self.description is None:
             return
         micro_batches = len(work.update.micro_batches)
-        self.description.add("plan", summary.describe_plan(work))
+        per_epoch = counted(self.updates_per_epoch, "update")
+        batches = counted(micro_batches, "micro-batch", "micro-batches")
+        here = f", {len(work.numbers)} of them on this device" if len(work.numbers) < micro_batches else ""
+        following = f"{sum(work.target_tokens):,} target tokens in {batches}{here}"
+        self.description.add("plan", f"{per_epoch} an epoch; the next has {following}")
         self.description.show()
         if warning := summary.idle_devices(micro_batches, self.ranks.size, self.options.batches.packing == "on"):
             logger.warning("%s", warning)
@@ -86,11 +94,13 @@ class RunLog:
     def after_update(self, state: RunState, window: Window) -> str:
         """Log the time left once, when enough updates are measured or a first one is long; return the bar's text."""
         if state.update == self.first:
-            is_long = time.monotonic() - self.pace.began > summary.LONG_UPDATE and not self.options.compute.compile
+            is_long = time.monotonic() - self.pace.began > LONG_UPDATE and not self.options.compute.compile
             self.updates_to_measure = 1 if is_long else summary.UPDATES_TO_MEASURE
         if state.update - self.first + 1 == self.updates_to_measure:
             self._report_time_left(self.minutes_left(state))
-        return summary.describe_progress(window, self.minutes_left(state))
+        averages, left = window.averages(), summary.duration(self.minutes_left(state))
+        speed = f"{averages['tokens_per_second']:,} tok/s"
+        return f"{left} left, loss {averages['loss']:.3f}, {speed}, lr {window.rate:.2e}"
 
     def _report_time_left(self, minutes: float) -> None:
         logger.info("time left: %s", summary.duration(minutes))

@@ -16,14 +16,12 @@ from nmtkit.model.translation_model import TranslationModel
 from nmtkit.storage.run_files import LAST, list_checkpoints
 from nmtkit.training.config import StopConfig, TrainingOptions
 from nmtkit.training.construction import checkpoint_bytes
-from nmtkit.training.loader import Work
 from nmtkit.training.save_dir import existing_part
 from nmtkit.training.state import RunState, Window
 from nmtkit.wording import counted, format_bytes, in_millions
 
 UPDATES_TO_MEASURE = 10  # before the time left is estimated, since the first ones are slower
 _CHECKPOINTS_TO_AVERAGE = 5  # as in the paper for base models (§6.1)
-LONG_UPDATE = 60.0  # seconds; after a longer first update the run may seem to hang
 
 
 def describe_model(model: TranslationModel) -> str:
@@ -48,17 +46,6 @@ def describe_data(dataset: Dataset, train: Split) -> str:
     )
 
 
-def describe_run(state: RunState, options: TrainingOptions, devices: str, precision: str) -> str:
-    """Describe devices, precision, and the number of updates done and to go."""
-    stop = options.stop
-    at_most = "at most " if stop.max_epochs or stop.max_minutes or stop.patience else ""
-    to_go = max(0, stop.max_updates - state.update)
-    return (
-        f"{devices}, {precision}; updates: {state.update} done, {at_most}{to_go} to go, "
-        f"of about {options.batches.batch_tokens} target tokens"
-    )
-
-
 def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     """Describe the disk space that checkpoints need, and the free space."""
     checkpoints = options.checkpoints
@@ -72,18 +59,6 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     there = len(list_checkpoints(checkpoints.save_dir))
     shortage = "" if free > (kept + 1 - there) * size else ": not enough for all of them"
     return f"{need} ({format_bytes(free)} free){shortage}"
-
-
-def describe_plan(work: Work) -> str:
-    """Describe the number of updates in an epoch, and the micro-batches of the next update."""
-    every, here = len(work.update.micro_batches), ""
-    batches = counted(every, "micro-batch", "micro-batches")
-    if len(work.numbers) < every:
-        here = f", {len(work.numbers)} of them on this device"
-    return (
-        f"{counted(work.update.updates_per_epoch, 'update')} an epoch; "
-        f"the next has {sum(work.target_tokens):,} target tokens in {batches}{here}"
-    )
 
 
 def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
@@ -106,15 +81,6 @@ def describe_dry_run(window: Window, minutes_left: float) -> str:
         f"dry run: an update of {window.target_tokens} target tokens takes {window.seconds:.2f} s "
         f"({averages['tokens_per_second']} tokens per second, padding {averages['padding']:.1%}), "
         f"the run about {duration(minutes_left)} without its validations; nothing was written"
-    )
-
-
-def describe_progress(window: Window, minutes_left: float) -> str:
-    """Describe the updates since the last log line, and the time left, for the progress bar."""
-    averages = window.averages()
-    return (
-        f"{duration(minutes_left)} left, loss {averages['loss']:.3f}, {averages['tokens_per_second']:,} tok/s, "
-        f"lr {window.rate:.2e}"
     )
 
 

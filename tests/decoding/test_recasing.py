@@ -49,7 +49,8 @@ def test_turkish_stays_as_it_is(translator: Translator) -> None:
 def test_tags_and_protected_text_keep_their_own_bytes(translator: Translator) -> None:
     name = Tag(Kind.ALONE, "", text="{name}")
     running, capitals = (parse(text) for text in ("The <b id=x>dog</b> runs.", "THE <b id=x>DOG</b> RUNS."))
-    both = translator.translate_segments([running, capitals, Segment(("DOGS RUN ", name))], SEARCH, TITLE)
+    requests = map(Request.of, (running, capitals, Segment(("DOGS RUN ", name))))
+    both = [each.segment for each in translator.stream(requests, SEARCH, TITLE)]
     assert render(both[1]) == render(both[0]).upper().replace("<B ID=X>", "<b id=x>").replace("</B>", "</b>")
     assert "{name}" in both[2].plain
 

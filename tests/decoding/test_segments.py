@@ -59,12 +59,11 @@ def test_every_tag_occurs_once_nested_around_the_translation_of_the_text(
 ) -> None:
     segments = [parse(text) for text in tagged]
     plain = translator.stream([segment.text for segment in segments], SEARCH, batches)
-    for segment, placed, expected in zip(
-        segments, translator.translate_segments(segments, SEARCH, batches), plain, strict=True
-    ):
-        assert Counter(tags(placed)) == Counter(tags(segment))
-        assert is_nested(placed)
-        assert "".join(placed.text.split()) == "".join(expected.text.split())
+    translations = translator.stream(map(Request.of, segments), SEARCH, batches)
+    for segment, translation, expected in zip(segments, translations, plain, strict=True):
+        assert Counter(tags(translation.segment)) == Counter(tags(segment))
+        assert is_nested(translation.segment)
+        assert "".join(translation.segment.text.split()) == "".join(expected.text.split())
 
 
 def tags(segment: Segment) -> list[Tag]:
@@ -162,8 +161,8 @@ def test_a_model_without_attention_puts_pairs_around_everything(
 ) -> None:
     translator = Translator.of([make_checkpoint(SEED)], EngineConfig(device="cpu", precision="fp32"))
     monkeypatch.setattr(translator.model, "attention_layers", 0)
-    (segment,) = translator.translate_segments([parse("the <b>dog</b> runs")], SEARCH)
-    assert re.fullmatch("<b>.+</b>", render(segment))
+    (translation,) = translator.stream([Request.of(parse("the <b>dog</b> runs"))], SEARCH)
+    assert re.fullmatch("<b>.+</b>", render(translation.segment))
     assert "1 line with tags around the whole text" in caplog.text
 
 
