@@ -112,8 +112,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("nmtkit")
     for name in ("handlers", "propagate", "level"):
         monkeypatch.setattr(logger, name, getattr(logger, name))
-    for name in ("_style", "_config"):
-        monkeypatch.setattr(f"nmtkit.console.log.{name}", None)
+    monkeypatch.setattr("nmtkit.console.log._config", None)
     configure(LogConfig(log_format="json"))
 
 
