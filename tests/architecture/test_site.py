@@ -75,7 +75,7 @@ def texts_of(path: Path) -> Iterator[str]:
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield re.sub(r"%(?:\.\d)?[sdg]", "…", node.value)
+            yield re.sub(r"%(?:\.\d)?[sdg]", "…", node.value).replace("%%", "%")
 
 
 # --- HTTP API

@@ -12,7 +12,7 @@ from training_runs import metrics, refused
 
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.training import summary
+from nmtkit.training import run_log
 from nmtkit.training.config import StopConfig
 from nmtkit.training.state import RunState
 from nmtkit.training.summary import Pace, describe_model, duration, idle_devices
@@ -98,7 +98,7 @@ def test_the_time_left_is_logged_after_the_first_update_if_that_was_long(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "time left" not in train(tmp_path / "short", "--max-updates", 2).stderr.decode()
-    monkeypatch.setattr(summary, "LONG_UPDATE", 0.0)
+    monkeypatch.setattr(run_log, "LONG_UPDATE", 0.0)
     said = train(tmp_path / "long", "--max-updates", 2).stderr.decode()
     assert said.count("time left: ") == 1
     assert said.index("time left: ") < said.index("update 1 |")
