@@ -218,6 +218,9 @@ class SentenceEncoder:
         own_tag = 0 if tag else count_tag(ids, self._tags_in_lines, self._source)
         segment, attends = request.segment, request.segment is not None and request.segment.has_tags
         longest = limit.tokens - len(tag)
+        if longest < 1:
+            room = f"within {counted(limit.tokens, 'token')} ({limit.reason})"
+            raise UserError(f"--source-tag: the tag leaves no room for text {room}")
         source = [*tag, *ids[:longest], EOS]
         cut = "cut" if len(ids) > longest else ""
         start = tuple(self._target.vocab.to_ids([request.target_lang] if request.target_lang else ()))

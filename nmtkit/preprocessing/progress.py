@@ -75,16 +75,18 @@ class SavedProgress:
         if there is other or damaged progress."""
         try:
             fields = json.loads((folder / PROGRESS_FILE).read_bytes())
+            splits = [EncodedSplit.from_dict(split) for split in fields["splits"]]
+            files = {name: FileRecord(*file) for name, file in fields["files"].items()}
+            progress = cls(fields["task"], fields["pairs"], splits, files)
         except FileNotFoundError:
             return None
-        except ValueError:
+        except (ValueError, KeyError, TypeError):
             _warn_starting_over(f"is damaged ({PROGRESS_FILE})")
             return None
-        if fields["task"] != task:
+        if progress.task != task:
             _warn_starting_over("has different text, options or versions")
             return None
-        splits = [EncodedSplit.from_dict(split) for split in fields["splits"]]
-        return cls(task, fields["pairs"], splits, {name: FileRecord(*file) for name, file in fields["files"].items()})
+        return progress
 
     @classmethod
     def resume(cls, folder: Path, task: str) -> "SavedProgress | None":

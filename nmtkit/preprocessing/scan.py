@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import chain, compress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -52,6 +53,7 @@ class Scan:
 class ScannedBlock(NamedTuple):
     """The result of the first pass over a block."""
 
+    has_text: bool  #: whether any pair has text on both sides
     words: tuple[Words, Words]
     segmented: tuple[int, int]
     marks: Marks  #: the mark of each pair
@@ -78,7 +80,9 @@ class Scanner:
             usable = is_usable(marks)
             words = _count_words(source.lines(), usable), _count_words(target.lines(), usable)
         segmented = count_segmented(source.text), count_segmented(target.text)  # also checks the encoding
-        return ScannedBlock(words, segmented, marks, hashes)
+        pairs = zip(BytesIO(source.content), BytesIO(target.content), strict=True)
+        has_text = any(a.strip() and b.strip() for a, b in pairs)  # usually the first pair has
+        return ScannedBlock(has_text, words, segmented, marks, hashes)
 
 
 def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:
@@ -100,11 +104,12 @@ def scan(
     files: tuple[BinaryIO, BinaryIO] | None = None,
 ) -> Scan:
     """Read a split once, and write the marks and the hashes of its pairs to two `files`. Raises UserError for malformed
-    text."""
-    words, segmented = (Words(), Words()), (0, 0)
+    text, and if no pair has text on both sides."""
+    has_text, words, segmented = False, (Words(), Words()), (0, 0)
     marked = np.zeros(1 + len(REASONS), np.int64)
     with Progress(f"reading {name}", unit="pairs") as progress:
         for block in pool.map(scanner, read_blocks(corpora)):
+            has_text |= block.has_text
             segmented = segmented[0] + block.segmented[0], segmented[1] + block.segmented[1]
             marked += count_marks(block.marks)
             for total, counted in zip(words, block.words, strict=True):
@@ -113,6 +118,9 @@ def scan(
                 files[0].write(block.marks.tobytes())
                 files[1].write(block.hashes)
             progress.advance(len(block.marks))
+    if not has_text:
+        names = " ".join(f"{corpus.source} {corpus.target}" for corpus in corpora)
+        raise UserError(f"{names}: no line has text on both sides; no sentence pair for {name}")
     return Scan(words, segmented, marked)
 
 

@@ -4,6 +4,7 @@ sacreBLEU computes them by bootstrap resampling (Koehn 2004), with one exception
 baseline's, its p-value is 1, because sacreBLEU does not count resampled differences that equal the observed one.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -18,7 +19,7 @@ from nmtkit.scoring.bleu import Metric, Score, published_metrics, score, warn_of
 from nmtkit.scoring.config import ScoreConfig, SignificanceConfig
 from nmtkit.text.input_stream import STANDARD_STREAM, reads_terminal
 from nmtkit.text.reading import decode_line, read_lines, read_raw_stdin
-from nmtkit.wording import counted, escaped
+from nmtkit.wording import counted, escaped, quoted
 
 _RESAMPLES = 1000  # sacreBLEU's default
 Texts = Mapping[str, Sequence[str]]  #: file name -> lines
@@ -77,10 +78,14 @@ def compare(
 ) -> list[Comparison]:
     """Score each system with all metrics that papers use for the language.
 
-    With --paired-bs, the first system is the baseline of the others. Raises UserError for this test of a single system.
+    With --paired-bs, the first system is the baseline of the others. Raises UserError for this test of a single system,
+    and for a malformed SACREBLEU_SEED.
     """
     if significance.paired_bs and len(systems) < 2:
         raise UserError("--paired-bs needs two or more translations: the first is the baseline")
+    seed = os.environ.get("SACREBLEU_SEED", "1")
+    if seed.lower() != "none" and not (seed.isdecimal() and seed.strip("0")):  # sacreBLEU accepts 0 only in one place
+        raise UserError(f"SACREBLEU_SEED is {quoted(seed)}: set it to a positive whole number, or to none")
     for name, lines in (*systems.items(), *references.items()):
         warn_of_subwords(name, lines)
     metrics = list(published_metrics(config.target_lang, config.tokenize))

@@ -35,6 +35,9 @@ _BEFORE_NUMBERS = {"en": frozenset({"No", "Art", "pp"})}  # words that keep thei
 LANGUAGES = tuple(_ABBREVIATIONS)
 
 _SPACE = regex.compile(r"\p{White_Space}+")
+_CONTROL = regex.compile(r"[\x00-\x1f]")
+_SIGN = regex.compile(r"([^\p{Alphabetic}\p{Nd}\p{White_Space}.'`,-])")
+_DOTS = regex.compile(r"\.{2,}")
 _DOT = "\0"  # replaces each of several dots in a row, which stay together
 
 _COMMAS = [
@@ -58,20 +61,25 @@ _APOSTROPHES = {
         (regex.compile(r"(\p{Alphabetic})'(\p{Alphabetic})"), r"\1' \2"),
     ],
 }
+_LETTER = regex.compile(r"\p{Alphabetic}")
+_DIGIT = regex.compile(r"[0-9]")
+_LOWER = regex.compile(r"\p{Lowercase}")
+_CLOSING = regex.compile(r"\.' ?$")
 _QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
+_COMPOUND = regex.compile(r"(\S)-(\S)")
 
 
 @lru_cache(maxsize=1 << 16)  # each metric and system tokenizes the same references again
 def tokenize(line: str, language: str) -> str:
     """Tokenize a line, with spaces between tokens. `language` is one of LANGUAGES, and determines abbreviations."""
-    text = _SPACE.sub(" ", regex.sub(r"[\x00-\x1f]", "", _SPACE.sub(" ", f" {line} "))).strip(" ")
-    text = regex.sub(r"([^\p{Alphabetic}\p{Nd}\p{White_Space}.'`,-])", r" \1 ", text)
-    text = regex.sub(r"\.{2,}", lambda dots: f" {_DOT * len(dots[0])} ", text)
+    text = _SPACE.sub(" ", _CONTROL.sub("", _SPACE.sub(" ", f" {line} "))).strip(" ")
+    text = _SIGN.sub(r" \1 ", text)
+    text = _DOTS.sub(lambda dots: f" {_DOT * len(dots[0])} ", text)
     for pattern, replacement in (*_COMMAS, *_APOSTROPHES[language]):
         text = pattern.sub(replacement, text)
     words = text.rstrip(" ").split(" ")
     words = [_split_period(words, index, language) for index in range(len(words))]
-    return " ".join(regex.sub(r"\.' ?$", " . '", " ".join(words)).replace(_DOT, ".").split())
+    return " ".join(_CLOSING.sub(" . '", " ".join(words)).replace(_DOT, ".").split())
 
 
 def plain_quotes(line: str) -> str:
@@ -81,7 +89,7 @@ def plain_quotes(line: str) -> str:
 
 def split_compounds(tokens: str) -> str:
     """Make hyphens within words separate tokens, like get_ende_bleu.sh of Tensor2Tensor."""
-    return str(regex.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", tokens))
+    return str(_COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens))
 
 
 def _split_period(words: Sequence[str], index: int, language: str) -> str:
@@ -92,9 +100,9 @@ def _split_period(words: Sequence[str], index: int, language: str) -> str:
         return word
     following = words[index + 1] if index + 1 < len(words) else None
     stays = following is not None and (
-        ("." in stem and regex.search(r"\p{Alphabetic}", stem))
+        ("." in stem and _LETTER.search(stem))
         or stem in _NONBREAKING[language]
-        or regex.match(r"\p{Lowercase}", following)
-        or (stem in _BEFORE_NUMBERS.get(language, ()) and regex.match(r"[0-9]", following))
+        or _LOWER.match(following)
+        or (stem in _BEFORE_NUMBERS.get(language, ()) and _DIGIT.match(following))
     )
     return word if stays else f"{stem} ."

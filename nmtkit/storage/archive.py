@@ -188,7 +188,11 @@ def _tensor(name: str, dtype_name: str, shape: list[int], member: _Member, conte
 
 
 def write_archive(file: BinaryIO, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write an archive of arrays in `DTYPES` to an empty named file, and add their list to its header."""
+    """Write an archive to an empty named file, and add the list of arrays to its header. Raises UserError for a dtype
+    that is not in `DTYPES`, and OSError if writing fails."""
+    for name, array in arrays.items():
+        if str(array.dtype) not in DTYPES:
+            raise UserError(f"{name} is {array.dtype}: a checkpoint can hold {', '.join(DTYPES)} only")
     entries = [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()]
     content = json.dumps({**header, "tensors": entries}, ensure_ascii=False).encode()
     import torch  # here, because reading needs no torch

@@ -347,6 +347,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "different line counts": ({"train.de": b"ein Satz\n"}, [], r"train\.en has 120 lines and .*train\.de has 1:"),
     "a missing side": ({"test.de": None}, [], r"no file .*test\.de"),
     "an empty text": (both("train", b""), [], r"train\.en and .*train\.de are empty: omit this corpus"),
+    "a blank text": (both("train", b"\n\n"), [], r"train\.de: no line has text on both sides"),
     "not UTF-8": (
         {"test.en": b"ok\n" * 7 + b"caf\xe9\n" + b"ok\n" * 12},
         [],

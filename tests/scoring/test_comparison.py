@@ -86,6 +86,13 @@ def test_the_resampling_seed_comes_from_the_environment(folder: Path, monkeypatc
     assert estimates("7") == estimates("7") != estimates("8")
 
 
+@pytest.mark.parametrize("seed", ["0", "x"])
+def test_a_bad_seed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    with pytest.raises(UserError, match=f"SACREBLEU_SEED is .{seed}"):
+        compared(folder, ["good"], confidence=True)
+
+
 def test_systems_are_scored_separately_without_a_significance_test(folder: Path) -> None:
     (together, _), (alone, _) = compared(folder, ["bad", "good"]), compared(folder, ["good"])
     assert together.scores[str(folder / "good")] == alone.scores[str(folder / "good")]

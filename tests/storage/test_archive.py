@@ -91,6 +91,14 @@ def test_tensors_that_share_memory_are_written_as_separate_members(
         assert len(members[f"archive/data/{number}"]) in (torch.Size(shape).numel(), 4 * torch.Size(shape).numel())
 
 
+def test_an_unsupported_tensor_type_is_not_written(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint()
+    weights: Any = {name: weight.astype(np.float16) for name, weight in checkpoint.weights.items()}
+    with pytest.raises(UserError, match=r"weights\..* is float16: a checkpoint can hold"):
+        save_checkpoint(tmp_path / "a.pt", replace(checkpoint, weights=weights))
+    assert list(tmp_path.iterdir()) == []
+
+
 # What is refused
 
 

@@ -215,6 +215,11 @@ def test_a_tag_in_the_line_is_neither_aligned_nor_copied(into_several: Translato
     assert translation_of(sentence, [[hypothesis]], tokenizer, tokenizer, copying).text == "y x"
 
 
+def test_a_limit_that_leaves_room_for_the_tag_only_is_refused(translator: Translator) -> None:
+    with pytest.raises(UserError, match="leaves no room for text within"):
+        list(translator.stream([Request(LINE, source_tag=TAG)], SEARCH, StreamConfig(max_source_tokens=1)))
+
+
 # --- datasets
 
 
