@@ -60,8 +60,8 @@ def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfi
     source, target = joint((_read(paths[0], read_dictionary), _read(paths[1], read_dictionary)))
     if options.bpe_codes and options.spm_model:
         raise UserError("--bpe-codes and --spm-model are mutually exclusive: use one of them")
-    beside = next(filter(Path.exists, [folder / name for name in _CODES]), None)
-    codes = None if options.spm_model else options.bpe_codes or beside
+    in_folder = next(filter(Path.exists, [folder / name for name in _CODES]), None)
+    codes = None if options.spm_model else options.bpe_codes or in_folder
     models = () if codes else options.spm_model or tuple(filter(Path.exists, [folder / _SENTENCEPIECE]))
     if codes:
         read = _read(codes, read_codes)

@@ -242,7 +242,7 @@ def with_positions(
     """Set the form of sinusoids that equals two tables (positions, D), within rounding, else learned positions.
 
     Return the options, learned tables by nmtkit's names, truncated to equal length, and the `halves` of `assemble`.
-    Raises UserError for tables of another width than D.
+    Raises UserError if the width of a table is not D.
     """
     length, d_model = min(len(source), len(target)), config.d_model
     if source.shape[1:] != (d_model,) or target.shape[1:] != (d_model,):

@@ -40,8 +40,8 @@ class Movable:
 class Batch(Movable):
     """A micro-batch of B sentence pairs, padded at the end. tgt_in is tgt_out shifted right after BOS (§3.1).
 
-    Lengths count EOS. `target_indices` are those of the target tokens, without padding, in the flattened tgt_out. They
-    are computed on the CPU, because on a GPU the host would have to wait.
+    Lengths count EOS. `target_indices` are the positions of the target tokens, without padding, in the
+    flattened tgt_out. They are computed on the CPU, because on a GPU the host would have to wait.
     """
 
     src: Tensor  # (B, S) int64

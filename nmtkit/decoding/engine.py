@@ -264,7 +264,7 @@ class Workers:
         weights: str,
         checksums: Sequence[str | None],
     ) -> None:
-        """`checksums` are those of the checkpoints in `paths`."""
+        """`checksums` are the checksums of the checkpoints in `paths`."""
         share = max(1, available_cores() // engine.workers)
         shortlist = None if engine.shortlist is None else resolve(engine.shortlist)
         engine = replace(engine, threads=engine.threads or share, shortlist=shortlist)

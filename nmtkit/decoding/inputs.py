@@ -45,7 +45,7 @@ class TextInput:
     def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
         """Yield the lines of a shard in chunks of at most `buffer` lines, and count them in `stats`.
 
-        If the source can pause, a chunk has the lines that have arrived.
+        If the source can pause, a chunk contains the lines that have arrived.
         """
         take = chunks if self._is_regular_file() else chunks_as_they_come
         lines = read_raw_stdin() if self.path is None else read_raw_lines(self.path)
