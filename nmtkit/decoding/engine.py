@@ -165,14 +165,9 @@ def _search_or_score(model: InferenceModel, batch: SearchBatch, text_of: TextOf)
                 "the probabilities of the model are not finite: its weights are damaged, or --precision is too "
                 "narrow for them (try fp32)"
             )
-    if not _needs_attention(model, batch):
+    if not _needs_attention(model, batch) or found[0][0].attention is not None:  # the search has recorded it
         return found
-    lacking = [i for i, nbest in enumerate(found) if any(each.attention is None for each in nbest)]
-    sources, starts = [batch.sources[i] for i in lacking], [batch.starts[i] for i in lacking]
-    attended = with_attention(model, sources, [found[i] for i in lacking], batch.config.alignment_layer, starts)
-    for i, nbest in zip(lacking, attended, strict=True):
-        found[i] = nbest
-    return found
+    return with_attention(model, batch.sources, found, batch.config.alignment_layer, batch.starts)
 
 
 def _needs_attention(model: InferenceModel, batch: SearchBatch) -> bool:

@@ -138,7 +138,7 @@ class _FixedBeam:
     def _candidates(self, model: FixedModel, state: TorchState) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and tokens of the best candidates of each row, both (b · K, K)."""
         t = len(self.steps)
-        excluded = self.token_mask.after(t)
+        excluded = self.token_mask(t)
         if t < self.least:
             return model.best_step(self.tokens, state, self.K, excluded)
         log_probs = model.step(self.tokens, state)  # (b · K, W)

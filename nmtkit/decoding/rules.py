@@ -49,17 +49,8 @@ def contains(tokens: tuple[int, ...], term: Term) -> bool:
     return any(tokens[start : start + len(spelling)] == spelling for spelling in term for start in range(len(tokens)))
 
 
-@dataclass(frozen=True)
-class TokenMask:
-    """Tokens that are forbidden after any prefix: `banned` tokens, and EOS before `minimum` tokens."""
-
-    minimum: int
-    banned: tuple[int, ...]
-
-    def after(self, length: int) -> tuple[int, ...]:
-        """Return the ids that are forbidden after `length` tokens."""
-        return (*self.banned, *((EOS,) if length < self.minimum else ()))
-
+#: Returns the ids that are forbidden after any prefix of a length in tokens.
+TokenMask = Callable[[int], tuple[int, ...]]
 
 #: Sets the forbidden entries of log_probs (R, W) to -inf, for hypotheses with these tokens (R, t).
 Rule = Callable[[Floats, Ints], None]
@@ -67,13 +58,17 @@ Rule = Callable[[Floats, Ints], None]
 
 def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tuple[TokenMask, list[Rule]]:
     """Return the mask and the rules that apply the options and the `banned` sequences of ids."""
+
+    def mask(length: int) -> tuple[int, ...]:
+        return (*single, EOS) if length < config.min_len else single
+
     rules: list[Rule] = []
     if config.no_repeat_ngram is not None:
         rules.append(partial(_forbid_repetition, config.no_repeat_ngram))
     if longer := [sequence for sequence in banned if len(sequence) > 1]:
         rules.append(partial(_forbid_sequences, longer))
     single = tuple(token for sequence in banned if len(sequence) == 1 for token in sequence)
-    return TokenMask(config.min_len, single), rules
+    return mask, rules
 
 
 def _forbid_repetition(order: int, log_probs: Floats, tokens: Ints) -> None:

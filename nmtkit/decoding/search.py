@@ -254,7 +254,7 @@ class _Beam:
         """
         strategy, last = self.strategy, self.last.take(self.slots)
         if isinstance(strategy, BeamSearch) and not self.rules and frontier.length in self.free_lengths:
-            steps, tokens = model.best_step(last, state, strategy.slots, self.token_mask.after(frontier.length))
+            steps, tokens = model.best_step(last, state, strategy.slots, self.token_mask(frontier.length))
 
             def choose_best(closed: Bools | None) -> Selection:
                 # the text of a closed EOS already has a slot, so the other candidates of the row are enough
@@ -330,7 +330,7 @@ class _Beam:
         tokens = required[frontier.index_of_row]
         (forced,) = (tokens != PAD).nonzero()
         kept = log_probs[forced, tokens[forced]]
-        if excluded := self.token_mask.after(length):
+        if excluded := self.token_mask(length):
             log_probs[:, excluded] = -np.inf
         for rule in self.rules:
             rule(log_probs, frontier.tokens)
