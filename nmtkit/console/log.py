@@ -141,15 +141,13 @@ _stderr = _Stderr()
 
 def escape_python_messages() -> None:
     """Route Python's warnings and the tracebacks of unhandled errors through `write_line`."""
-    warnings.showwarning = _write_warning  # type: ignore[assignment]  # called without names
+    warnings.showwarning = lambda message, category, filename, lineno, *_: _write_lines(
+        warnings.formatwarning(message, category, filename, lineno)
+    )
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = lambda kind, error, trace: write_traceback(error)
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = lambda unhandled: write_traceback(unhandled.exc_value or unhandled.exc_type())
-
-
-def _write_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
-    _write_lines(warnings.formatwarning(message, category, filename, lineno))
 
 
 def _write_lines(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The table of inference backends in torch, by architecture: the counterpart of `nmtkit.model.architectures`."""
+"""The inference backends in torch, by architecture: the counterpart of `nmtkit.model.architectures`."""
 
 from typing import TYPE_CHECKING
 
@@ -15,19 +15,6 @@ if TYPE_CHECKING:
     from nmtkit.model.translation_model import TranslationModel
 
 
-def torch_backends() -> "dict[str, type[TorchInference]]":
-    """Return the backend of each architecture that can translate. Imported late: the compiled search needs no torch."""
-    from nmtkit.inference.torch_convolutional import TorchConvolutional
-    from nmtkit.inference.torch_recurrent import TorchRecurrent
-    from nmtkit.inference.torch_transformer import TorchTransformer
-
-    return {
-        TransformerConfig.arch: TorchTransformer,
-        RecurrentConfig.arch: TorchRecurrent,
-        ConvolutionalConfig.arch: TorchConvolutional,
-    }
-
-
 def torch_backend(
     model: "TranslationModel", device: str | None = None, number_format: NumberFormat | None = None
 ) -> InferenceModel:
@@ -35,13 +22,21 @@ def torch_backend(
 
     Raises UserError for an architecture that cannot translate.
     """
-    import torch
+    import torch  # imported late, since the compiled search needs no torch
 
     from nmtkit.inference.torch_backend import TorchBackend
+    from nmtkit.inference.torch_convolutional import TorchConvolutional
+    from nmtkit.inference.torch_recurrent import TorchRecurrent
+    from nmtkit.inference.torch_transformer import TorchTransformer
     from nmtkit.machine.precision import DTYPES
 
     apply_to_torch()
-    backends, arch = torch_backends(), model.config.arch
+    arch = model.config.arch
+    backends: dict[str, type[TorchInference]] = {
+        TransformerConfig.arch: TorchTransformer,
+        RecurrentConfig.arch: TorchRecurrent,
+        ConvolutionalConfig.arch: TorchConvolutional,
+    }
     if arch not in backends:
         raise UserError(f"nmtkit cannot translate with models of the architecture {arch}")
     if device is not None:

@@ -158,15 +158,14 @@ class InferenceModel(ABC):
 
 @dataclass
 class _RestrictedState:
-    """The state of a model, with the tokens forbidden in each sentence (B, W) and the sentence of each row (R,)."""
+    """The state of a model, with the tokens forbidden in each row (R, W)."""
 
     state: InferenceState
     forbidden: Bools
-    sentence_of_row: Ints
 
     def reorder(self, origins: Ints) -> None:
         self.state.reorder(origins)
-        self.sentence_of_row = self.sentence_of_row[origins]
+        self.forbidden = self.forbidden[origins]
 
 
 class _Restricted(InferenceModel):
@@ -184,11 +183,11 @@ class _Restricted(InferenceModel):
         forbidden = np.ones((len(self.shortlists), self.vocabulary_size), np.bool_)
         for row, ids in zip(forbidden, self.shortlists, strict=True):
             row[ids] = False
-        return _RestrictedState(self.model.start(memory), forbidden, np.arange(len(self.shortlists)))
+        return _RestrictedState(self.model.start(memory), forbidden)
 
     def step(self, tokens: Ints, state: _RestrictedState) -> Floats:
         log_probs = self.model.step(tokens, state.state)
-        log_probs[state.forbidden[state.sentence_of_row]] = -np.inf
+        log_probs[state.forbidden] = -np.inf
         log_probs -= log_sum_exp(log_probs, 1)[:, None]
         return log_probs
 

@@ -36,7 +36,11 @@ class TorchConvolutional(TorchInference):
     model: Convolutional
 
     def __init__(self, model: Convolutional) -> None:
-        super().__init__(_with_plain_weights(model))
+        plain = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})  # shares them
+        for module in plain.modules():
+            if isinstance(module, WeightNorm):
+                module.fold()
+        super().__init__(plain)
         self.longest_sequence = model.config.max_positions - 1
         self.attention_layers = len(model.decoder)
 
@@ -64,12 +68,3 @@ class TorchConvolutional(TorchInference):
         """Return the bytes of the inputs of each layer, which do not depend on `tokens`."""
         numbers = sum((shape.kernel - 1) * shape.inputs for shape in self.model.config.decoder_layers)
         return numbers * self.model.output_matrix.element_size()
-
-
-def _with_plain_weights(model: Convolutional) -> Convolutional:
-    """Copy a model without weight normalization. The copy shares all other parameters with the model."""
-    plain = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
-    for module in plain.modules():
-        if isinstance(module, WeightNorm):
-            module.fold()
-    return plain
