@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.machine import native_build
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.threads import set_threads, thread_count
 from nmtkit.model.attention import attend, join_heads, split_heads
 from nmtkit.model.dropout import Dropout, dropout
@@ -99,7 +98,7 @@ def products(columns: int, outputs: int) -> None:
 def main(threads: int, precision: str) -> None:
     """Compare nmtkit's operators with torch's."""
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    if not native_build.available(NumberFormat.FP32):
+    if not native_build.available("fp32"):
         raise click.ClickException("nmtkit is not compiled for this CPU: install it again with a C++ compiler")
     set_threads(threads)
     torch.manual_seed(1)

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.threads import apply_to_torch
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def torch_backend(
-    model: "TranslationModel", device: str | None = None, number_format: NumberFormat | None = None
+    model: "TranslationModel", device: str | None = None, number_format: str | None = None
 ) -> InferenceModel:
     """Create an inference model that runs in torch. Moves the model to a device and a number format if given.
 

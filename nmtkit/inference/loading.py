@@ -10,7 +10,6 @@ from nmtkit.inference.native_transformer import NativeTransformer, unknown_optio
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.machine import native_build
 from nmtkit.machine.device import inference_device, inference_precision, is_cpu
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import ModelConfig
 from nmtkit.text.tokenizer import tokenizer_differences
 
@@ -46,25 +45,25 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
     is_int8 = checkpoint.scales is not None
     number_format = inference_precision("int8" if is_int8 and precision == "auto" and is_cpu(on) else precision, on)
     config = checkpoint.model_config
-    chosen = checkpoint if is_int8 and number_format is NumberFormat.INT8 else checkpoint.without_training(weights)
+    chosen = checkpoint if is_int8 and number_format == "int8" else checkpoint.without_training(weights)
     size = sum(4 * weight.size for weight in chosen.weights.values())
     with memory_for_weights(f"the model on {on}", size):
         if is_cpu(on) and NativeTransformer.supports(config, number_format):
             return NativeTransformer(
                 config, chosen.weights, number_format, lambda: torch_backend(chosen.build_model()), chosen.scales
             )
-        if number_format is NumberFormat.INT8:
+        if number_format == "int8":
             check_int8(config)
         plain = torch_backend(chosen.build_model(), on, number_format)
-        is_fp32 = is_cpu(on) and number_format is NumberFormat.FP32
+        is_fp32 = is_cpu(on) and number_format == "fp32"
         if is_fp32 and not unknown_options(config) and native_build.is_missing():
-            plain.precision = f"{number_format.value}, not compiled"
+            plain.precision = f"{number_format}, not compiled"
         return plain
 
 
 def check_int8(config: ModelConfig) -> None:
     """Raise UserError if the compiled search, which alone supports int8, cannot run a model."""
-    if not native_build.available(NumberFormat.INT8):
+    if not native_build.available("int8"):
         raise UserError("int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler")
     if unknown := unknown_options(config):
         raise UserError(

@@ -19,7 +19,6 @@ from nmtkit.inference.protocol import AttentionWeights, InferenceModel, Recorded
 from nmtkit.inference.shortlist import Ids
 from nmtkit.inference.transformer_sizes import TransformerSizes
 from nmtkit.machine import native_build
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.threads import thread_count
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.sinusoids import sinusoid_table, too_long
@@ -74,19 +73,20 @@ class NativeTransformer(TransformerSizes, InferenceModel):
         self,
         config: TransformerConfig,
         weights: Mapping[str, Floats],
-        number_format: NumberFormat,
+        number_format: str,
         reference: Callable[[], InferenceModel],
         scales: Mapping[str, Floats] | None = None,
     ) -> None:
         """Create the compiled search for options that this backend `supports`.
 
         `weights` (…) are copied; their names are the parameters of `model.transformer.Transformer`. Those with `scales`
-        are int8, see `Checkpoint`. `reference` creates an uncompiled model with the same weights when the attention of
-        all heads is first needed. Raises IndexError if an array is missing or has a different shape.
+        are int8, see `Checkpoint`. `number_format` is "fp32" or "int8". `reference` creates an uncompiled model with
+        the same weights when the attention of all heads is first needed. Raises IndexError if an array is missing or
+        has a different shape.
         """
         super().__init__(config, item_bytes=4)  # int8 needs less
-        self.precision = f"{number_format.value}, {native_build.isa()}"
-        self.faster_precision = NumberFormat.INT8.value if number_format is NumberFormat.FP32 else None
+        self.precision = f"{number_format}, {native_build.isa()}"
+        self.faster_precision = "int8" if number_format == "fp32" else None
         self.vocabulary_size = len(weights["target_embedding.weight"])
         self._source_positions, self._target_positions = (
             _Positions(config, weights.get(f"{side}_positions.table")) for side in ("source", "target")
@@ -108,13 +108,13 @@ class NativeTransformer(TransformerSizes, InferenceModel):
             config.encoder_layers,
             config.decoder_layers,
             arrays,
-            number_format.value,
+            number_format,
             thread_count(),
         )
         self._reference = cache(reference)
 
     @staticmethod
-    def supports(config: ModelConfig, number_format: NumberFormat) -> TypeGuard[TransformerConfig]:
+    def supports(config: ModelConfig, number_format: str) -> TypeGuard[TransformerConfig]:
         """Whether the compiled search can run a model with these options in this number format on this CPU."""
         return native_build.available(number_format) and not unknown_options(config)
 

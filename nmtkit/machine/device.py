@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from nmtkit.errors import UserError
-from nmtkit.machine.number_format import NumberFormat
 
 
 def inference_device(name: str) -> str:
@@ -35,24 +34,22 @@ def gpu_count() -> int:
     return torch.cuda.device_count()
 
 
-def inference_precision(name: str, device: str) -> NumberFormat:
+def inference_precision(name: str, device: str) -> str:
     """Return the number format for a value of `--precision` on a device. `auto` is fp32 on a CPU, and bf16 on a GPU
     that supports it natively. Raises UserError for formats that the device does not support."""
     if name == "auto" and is_cpu(device):
-        return NumberFormat.FP32
+        return "fp32"
     if name == "auto":
         import torch
 
-        from nmtkit.machine.precision import resolve_precision
+        from nmtkit.machine.precision import precision_name, resolve_precision
 
-        has_bf16 = resolve_precision(name, torch.device(device)) == torch.bfloat16
-        return NumberFormat.BF16 if has_bf16 else NumberFormat.FP32
-    found = NumberFormat(name)
-    if found is NumberFormat.FP16 and is_cpu(device):
+        return precision_name(resolve_precision(name, torch.device(device)))
+    if name == "fp16" and is_cpu(device):
         raise UserError("--precision fp16 is for GPUs: on a CPU use fp32, or int8, which is faster")
-    if found is NumberFormat.INT8 and not is_cpu(device):
+    if name == "int8" and not is_cpu(device):
         raise UserError(f"--precision int8 is for CPUs, not for {device}: use bf16 or fp16")
-    return found
+    return name
 
 
 def _has_driver() -> bool:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from nmtkit.console.log import logger
 from nmtkit.machine.native_sources import STALE, is_stale
-from nmtkit.machine.number_format import NumberFormat
 
 # Faster than torch, the fastest first.
 BUILDS = {"_native_avx512vnni": "AVX-512 with VNNI", "_native_avx512": "AVX-512", "_native_avx2": "AVX2"}
@@ -39,11 +38,11 @@ else:
     native = _load()
 
 
-def available(number_format: NumberFormat) -> bool:
+def available(number_format: str) -> bool:
     """Whether the compiled search is used for a number format on this CPU."""
-    if native is None or number_format not in (NumberFormat.FP32, NumberFormat.INT8):
+    if native is None or number_format not in ("fp32", "int8"):
         return False
-    return number_format is NumberFormat.INT8 or _name() in BUILDS
+    return number_format == "int8" or _name() in BUILDS
 
 
 def isa() -> str:

@@ -11,13 +11,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import UserError
-from nmtkit.machine.number_format import NumberFormat
 
-DTYPES = {
-    NumberFormat.FP32: torch.float32,
-    NumberFormat.BF16: torch.bfloat16,
-    NumberFormat.FP16: torch.float16,
-}  # torch has no products in int8
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # torch has no products in int8
 _NATIVE_BF16_ON_CPU = ("avx512_bf16", "amx_bf16", "sve_bf16")  # x86-64, x86-64, ARM
 
 
@@ -45,12 +40,12 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype with this name; `auto` is bf16 if `device` supports it natively, otherwise fp32."""
     if name == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
-    return DTYPES[NumberFormat(name)]
+    return DTYPES[name]
 
 
 def precision_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype, as `--precision` spells it."""
-    return next((found.value for found, own in DTYPES.items() if own == dtype), "fp64")
+    return next((name for name, own in DTYPES.items() if own == dtype), "fp64")
 
 
 def has_slow_bf16(device: torch.device) -> bool:

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from nmtkit.machine import native_build
-from nmtkit.machine.number_format import NumberFormat
 
 
 def serves(*tensors: Tensor) -> bool:
     """Whether compiled operators support these tensors: all fp32 or all bf16, on a CPU, not under torch.compile."""
-    if torch.compiler.is_compiling() or not native_build.available(NumberFormat.FP32):
+    if torch.compiler.is_compiling() or not native_build.available("fp32"):
         return False
     kind = tensors[0].dtype
     if kind not in (torch.float32, torch.bfloat16):

@@ -19,11 +19,10 @@ from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.conversion.int8 import to_int8
 from nmtkit.inference.shortlist import Shortlist, fingerprint
 from nmtkit.machine import native_build
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.machine.threads import available_cores
 from nmtkit.model.lora_config import LoraConfig
 
-pytestmark = pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the search is not compiled")
+pytestmark = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
 LINES = b"the dog runs on the street\n\na cat\n"
 
 # Ways to translate, with files of these names in their folder.

@@ -13,9 +13,8 @@ from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.inference.shortlist import Shortlist, fingerprint
 from nmtkit.machine import native_build
-from nmtkit.machine.number_format import NumberFormat
 
-pytestmark = pytest.mark.skipif(not native_build.available(NumberFormat.INT8), reason="the search is not compiled")
+pytestmark = pytest.mark.skipif(not native_build.available("int8"), reason="the search is not compiled")
 LINES = b"the dog runs on the street\n\na cat\ndie katze l\xc3\xa4uft\n"
 MATRIX, BIAS = (f"weights.encoder.0.feed_forward.inner.{part}" for part in ("weight", "bias"))
 

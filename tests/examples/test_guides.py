@@ -25,7 +25,6 @@ from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.cli.serve import main as serve
 from nmtkit.data.corpus import Dataset
 from nmtkit.machine.native_build import available
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.model.weights import as_arrays, collect_weights
@@ -119,7 +118,7 @@ def blocks(guide: str, language: str) -> str:
 def script_of(guide: str) -> str:
     """The commands of a guide that run here, then its Python code."""
     lines = re.sub(r"\\\n\s*", "", blocks(guide, "bash")).splitlines()
-    left_out = [*NOT_RUN, *([] if available(NumberFormat.INT8) else ["int8"])]
+    left_out = [*NOT_RUN, *([] if available("int8") else ["int8"])]
     kept = [line for line in lines if not any(part in line for part in left_out)]
     assert kept
     return "\n".join([PRELUDE, *kept, f"python -c {shlex.quote(blocks(guide, 'python'))}", "stop_server"])

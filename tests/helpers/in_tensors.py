@@ -12,7 +12,6 @@ from nmtkit.decoding.search import Hypothesis
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.transformer import Transformer
 from nmtkit.model.weights import as_arrays, collect_weights
 
@@ -34,9 +33,7 @@ def search(model: InferenceModel, src: Tensor, lengths: Tensor, *options: Any, *
 
 def native(model: Transformer, precision: str, reference: Callable[[], InferenceModel]) -> NativeTransformer:
     """The compiled search of a model of torch."""
-    return NativeTransformer(
-        model.config, as_arrays(collect_weights(model.float())), NumberFormat(precision), reference
-    )
+    return NativeTransformer(model.config, as_arrays(collect_weights(model.float())), precision, reference)
 
 
 def compiled(model: Transformer, precision: str = "fp32") -> NativeTransformer:

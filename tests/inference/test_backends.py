@@ -21,11 +21,10 @@ from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.machine import native_build
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS, PAD
 
-compiled = pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the search is not compiled")
+compiled = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
 CONFIG = SearchConfig(beam=3, nbest=3, max_len_b=6)
 BACKENDS = [pytest.param("native", marks=compiled), "defaults", "ensemble of one"]
 
@@ -62,7 +61,7 @@ def ids(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
 @pytest.mark.parametrize("name", BACKENDS)
 def test_every_backend_finds_the_same_outputs(name: str, changes: dict[str, Any]) -> None:
     model = transformer(**changes)
-    if name == "native" and not NativeTransformer.supports(model.config, NumberFormat.FP32):
+    if name == "native" and not NativeTransformer.supports(model.config, "fp32"):
         pytest.skip("the compiled search has no attention windows")
     expected = search(torch_backend(model), *batch(), CONFIG)
     found = search(backend(name, model), *batch(), CONFIG)

@@ -14,11 +14,10 @@ from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.torch_backend import TorchBackend
 from nmtkit.machine import native_build
 from nmtkit.machine.device import inference_precision
-from nmtkit.machine.number_format import NumberFormat
 
 MakeCheckpoint = Callable[..., Checkpoint]
 CPU, CUDA = "cpu", "cuda"
-compiled = pytest.mark.skipif(not native_build.available(NumberFormat.FP32), reason="the search is not compiled")
+compiled = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -90,7 +89,7 @@ def test_a_model_that_the_compiled_search_does_not_have_is_not_called_not_compil
 
 def test_the_portable_build_is_for_int8_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
-    assert [native_build.available(each) for each in (NumberFormat.FP32, NumberFormat.INT8)] == [False, True]
+    assert [native_build.available(each) for each in ("fp32", "int8")] == [False, True]
 
 
 @pytest.mark.parametrize(("cpu", "missing"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])

@@ -27,7 +27,6 @@ from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.top_k import top_k
 from nmtkit.machine import native_build
 from nmtkit.machine import threads as machine_threads
-from nmtkit.machine.number_format import NumberFormat
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.model.weights import as_arrays, collect_weights
@@ -371,7 +370,7 @@ def test_stored_integers_and_scales_compute_the_same_as_the_weights_that_they_we
     stored = to_int8(Checkpoint(model.config, weights, "en", "de", tokenizer, tokenizer))
     expected, found = (
         search(
-            NativeTransformer(model.config, each, NumberFormat.INT8, lambda: torch_backend(model), scales),
+            NativeTransformer(model.config, each, "int8", lambda: torch_backend(model), scales),
             *with_lengths(sources(*LENGTHS)),
             SearchConfig(nbest=3),
         )
