@@ -17,7 +17,6 @@ from nmtkit.text.input_stream import STANDARD_STREAM
 
 MAX_WEIGHTS = 4_000_000  # a page of 10 MB, which a browser opens without delay
 _TEMPLATE = Path(__file__).with_name("attention.html")
-_PLACEHOLDER = "ATTENTION_DATA"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def write_attention_page(
     if not sentences:
         raise UserError("--attention-html needs a sentence, but the input has only blank lines")
     data = json.dumps({"languages": languages, "sentences": sentences}, separators=(",", ":"))
-    before, after = _TEMPLATE.read_text(encoding="utf-8").split(_PLACEHOLDER)
+    before, after = _TEMPLATE.read_text(encoding="utf-8").split("ATTENTION_DATA")
     # without "<", the text of a sentence cannot end the surrounding script element or open a comment in it
     page = (before + data.replace("<", r"\u003c") + after).encode()
     with writing_stdout() if Path(path) == STANDARD_STREAM else staged_file(Path(path)) as file:

@@ -46,18 +46,16 @@ class Terms:
     def advances(self, state: State) -> dict[int, int]:
         """Return the tokens that begin or continue a term, each with the progress after it."""
         if state not in self._advances:
-            self._advances[state] = {token: self.progress(self.follow(state, token)) for token in self._leading(state)}
+            missing, begun = state
+            leading = {
+                form[n]
+                for term in missing
+                for form in term
+                for n in range(len(form))
+                if n <= len(begun) and begun[len(begun) - n :] == form[:n]
+            }
+            self._advances[state] = {token: self.progress(self.follow(state, token)) for token in leading}
         return self._advances[state]
-
-    def _leading(self, state: State) -> set[int]:
-        missing, begun = state
-        return {
-            form[n]
-            for term in missing
-            for form in term
-            for n in range(len(form))
-            if n <= len(begun) and begun[len(begun) - n :] == form[:n]
-        }
 
 
 class GridBeamSearch:

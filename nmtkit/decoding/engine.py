@@ -286,21 +286,16 @@ class Workers:
             pool, self._pool = self._pool, None
             pool.__exit__()  # Ctrl-C may interrupt it
         if self._pool is None:
-            self._pool = _started(self._search)
+            pool = WorkerPool(self._search.engine.workers)
+            try:
+                pool.run_in_each(self._search, None)  # all load the model
+            except BaseException as error:
+                pool.__exit__()
+                if isinstance(error, NmtkitError):
+                    raise WorkersNotStartedError(str(error)) from error
+                raise
+            self._pool = pool
         yield from self._pool.map(self._search, batches)
-
-
-def _started(search: "_WorkerSearch") -> WorkerPool:
-    """Start workers and wait until they have loaded the model."""
-    pool = WorkerPool(search.engine.workers)
-    try:
-        pool.run_in_each(search, None)
-    except BaseException as error:
-        pool.__exit__()
-        if isinstance(error, NmtkitError):
-            raise WorkersNotStartedError(str(error)) from error
-        raise
-    return pool
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def translate(
     request_files.check_length(source.count)
     output, search, batches = options.output, options.search, options.batches
     if output.attention_html is not None:
-        translator.check_attention()
+        translator.model.alignment_layer(None)  # raises UserError before the search
     if output.format in ALIGNMENT_FORMATS:
         search = replace(search, alignment=True)
     buffer = translator.sizes(batches).buffer

@@ -15,18 +15,14 @@ def repeated_ngram(source: Sequence[int], output: Sequence[int]) -> int:
     """
     repeated = len(output) - len(set(output))  # a run repeats at least its size times _MORE tokens
     for size in range(1, min(_LONGEST, repeated // _MORE) + 1):
-        if _has_run(output, size) and _run(output, size) >= _run(source, size) + _MORE:
+        is_likely = b"\1" * (_MORE * size) in _matches(output, size)  # for almost all outputs, this fast check decides
+        if is_likely and _run(output, size) >= _run(source, size) + _MORE:
             return size + 1
     return _LONGEST if len(output) > 2 * len(source) + 10 else 0
 
 
 def _matches(ids: Sequence[int], size: int) -> bytes:
     return bytes(map(eq, ids, ids[size:]))
-
-
-def _has_run(ids: Sequence[int], size: int) -> bool:
-    """Whether a phrase occurs three times in a row. For almost all outputs, this fast check is sufficient."""
-    return b"\1" * (_MORE * size) in _matches(ids, size)
 
 
 def _run(ids: Sequence[int], size: int) -> int:

@@ -306,7 +306,6 @@ def _copying(sentence: Sentence, given: Request, request: Request) -> Sentence:
 
 
 _COPIED = "{lines} with copied words, which nmt-preprocess --byte-fallback or --character-coverage 1 could spell"
-_PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
 _SEVERAL = "{lines} with several sentences, some of which may be missing from the translation: use --split-sentences"
 _MANY = 0.02  # of all lines
 
@@ -351,7 +350,7 @@ class LineWarnings:
             yield "{lines} truncated to {limit} ({reason})"
         for task, nbest in zip(sentence.tasks, found, strict=True):
             if UNK in task.constraints.prefix:
-                yield _PREFIX_UNKNOWN
+                yield "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
             terms, tokens = task.constraints.terms, tuple(nbest[0].ids)
             if lacking := sum(not contains(tokens, term) for term in terms):  # no output has all, so all were ignored
                 warning = "{lines} translated without {terms}: other options ban them"

@@ -180,7 +180,7 @@ def compose(
         tuple(chain.from_iterable([*target.vocab.to_pieces(part.ids), SPECIALS[EOS]] for part in parts)),
         tuple(chain.from_iterable(part.token_log_probs for part in parts)),
         parts[0].attention if aligned and len(parts) == 1 else None,
-        _alignment(parts, texts, _added(parts, texts, segmented, target, given), aligned) if aligned else None,
+        _alignment(parts, texts, segmented if given is None else [given], target, aligned) if aligned else None,
         segment=placed,
     )
 
@@ -215,9 +215,17 @@ def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
 
 
 def _alignment(
-    parts: Sequence[Hypothesis], texts: Sequence[str], added: Sequence[Sequence[str]], source: SourcePieces
+    parts: Sequence[Hypothesis],
+    texts: Sequence[str],
+    spelled: Sequence[str] | None,
+    target: Tokenizer,
+    source: SourcePieces,
 ) -> tuple[tuple[int, int], ...]:
-    """Align the words of a line. `texts` are the texts of its parts, and `added` is the text that each id adds."""
+    """Align the words of a line. `texts` are its decoded parts, and `spelled` the text of their ids if it differs."""
+    if spelled is None:
+        added = [surfaces_of(part.ids, text, target) for part, text in zip(parts, texts, strict=True)]
+    else:
+        added = [target.surfaces(part.ids, text) for part, text in zip(parts, spelled, strict=True)]
     best: dict[int, tuple[float, int]] = {}  # target word -> the largest weight, and the source word that has it
     words_before = 0
     for part, surfaces, start, space in zip(parts, added, source.parts, separators(texts), strict=True):
@@ -232,21 +240,6 @@ def _alignment(
                 best[j] = max(best.get(j, (weight, i)), (weight, i), key=itemgetter(0))
         words_before = target_words[-1] + 1
     return tuple((i, j) for j, (_, i) in best.items())
-
-
-def _added(
-    parts: Sequence[Hypothesis],
-    texts: Sequence[str],
-    segmented: Sequence[str] | None,
-    target: Tokenizer,
-    given: str | None,
-) -> list[list[str]]:
-    """Return the text that each id of the parts adds to the given text, to `segmented` pieces, or the decoded text."""
-    if given is not None:
-        return [target.surfaces(part.ids, given) for part in parts]
-    if segmented is not None:
-        return [target.surfaces(part.ids, pieces) for part, pieces in zip(parts, segmented, strict=True)]
-    return [surfaces_of(part.ids, text, target) for part, text in zip(parts, texts, strict=True)]
 
 
 def surfaces_of(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:

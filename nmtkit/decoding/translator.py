@@ -221,13 +221,9 @@ class Translator:
         `options` are the fields of `SearchConfig`. For a given translation, pass `Request(line, target=...)`. Raises
         UserError for an ensemble, or a model without attention.
         """
-        self.check_attention()
+        self.model.alignment_layer(None)  # raises UserError before the search
         translations = self.stream(lines, replace(self.search, **options))
         return [self.attention_of(translation) for translation in translations if translation.candidates[0].tokens]
-
-    def check_attention(self) -> None:
-        """Raise UserError if the model has no attention to show."""
-        self.model.alignment_layer(None)
 
     def attention_of(self, translation: Translation) -> Attention:
         """Compute the attention of every layer and head, for the best translation of a line that is not blank.

@@ -9,9 +9,6 @@ from typing import Protocol
 from nmtkit.errors import UserError
 from nmtkit.text.segment import Part, Segment
 
-#: From a translated segment to its text in the file.
-Render = Callable[[Segment], str]
-
 
 class Document(Protocol):
     """A parsed file. It provides the segments to translate, in order, and writes the file with translations."""
@@ -41,7 +38,7 @@ class Slot:
     start: int
     end: int
     segment: Segment
-    render: Render
+    render: Callable[[Segment], str]  #: from a translated segment to its text in the file
     is_target: bool = False
 
 

@@ -87,12 +87,8 @@ def _attributes(token: Token, translated: bool) -> Iterator[Slot]:
     for name in visible:
         if span := token.value_span(name):
             raw = token.raw[span[0] - token.start : span[1] - token.start]
-            yield Slot(*span, Segment((" ".join(unescape(raw).split()),)), _render_attribute)
+            yield Slot(*span, Segment((" ".join(unescape(raw).split()),)), lambda new: escape(new.plain))
 
 
 def _render(segment: Segment) -> str:
     return render(segment).strip(WHITE_SPACE)
-
-
-def _render_attribute(segment: Segment) -> str:
-    return escape(segment.plain)

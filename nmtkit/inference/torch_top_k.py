@@ -8,18 +8,14 @@ _SMALL = 1 << 15  # scores up to which `topk` is fastest; it may order equal one
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k highest of each row of scores (R, W) and their columns, both (R, k), highest first; all if k > W."""
+    """Return the k highest of each row of scores (R, W) and their columns, both (R, k), highest first; all if k > W.
+
+    In long rows they are found in two stages, because they are in the k groups with the highest maxima: `topk` passes
+    over its rows several times; in this way it reads only a sixteenth of them.
+    """
     if scores.numel() <= _SMALL or scores.size(1) // _GROUP < 4 * k:
         values, columns = scores.topk(min(k, scores.size(1)))
         return values, columns
-    return _grouped_top_k(scores, k)
-
-
-def _grouped_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Find the k highest in two stages, because they are in the k groups with the highest maxima.
-
-    `topk` passes over its rows several times; in this way it reads only a sixteenth of them.
-    """
     width = scores.size(1)
     groups = width // _GROUP
     maxima = torch.unflatten(scores[:, : groups * _GROUP], 1, (_GROUP, groups)).amax(1)  # column c: group c % groups

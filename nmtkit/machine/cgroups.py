@@ -4,10 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-_ROOT = Path("/")
 
-
-def folders(controller: str, root: Path = _ROOT) -> Iterator[tuple[int, Path]]:
+def folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
     """Yield each folder of a controller, such as `memory`, that may limit this process, with its version, 1 or 2: of
     its groups and their parents. Some may not exist, because a container sees only a few."""
     groups = root / "proc/self/cgroup"
@@ -23,7 +21,7 @@ def folders(controller: str, root: Path = _ROOT) -> Iterator[tuple[int, Path]]:
         yield from ((version, top / part) for part in (own, *own.parents))
 
 
-def cpu_limits(root: Path = _ROOT) -> Iterator[float]:
+def cpu_limits(root: Path = Path("/")) -> Iterator[float]:
     """Yield the CPU cores of each group with a limit, such as from `docker run --cpus 1.5`."""
     for version, folder in folders("cpu", root):
         with contextlib.suppress(OSError, ValueError):  # missing, or "max"

@@ -10,8 +10,6 @@ from typing import Any
 from nmtkit.machine.cgroups import cpu_limits
 from nmtkit.machine.torchrun import place_or_alone
 
-_TOPOLOGY = Path("/sys/devices/system/cpu")
-
 _threads: int | None = None  #: of this process, once they are set
 
 
@@ -64,7 +62,7 @@ def physical_cores() -> int:
     siblings = set()
     for number in os.sched_getaffinity(0):
         try:
-            siblings.add((_TOPOLOGY / f"cpu{number}/topology/thread_siblings_list").read_text())
+            siblings.add(Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list").read_text())
         except OSError:
             siblings.add(str(number))
     return len(siblings)

@@ -38,7 +38,6 @@ _TOKENIZATION = {
 _STANDARD = "13a"
 _WITHOUT_PACKAGES = _TOKENIZATION | {"ja": "char", "ko": _STANDARD}
 _EXTRAS = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}  # pip requirement of a tokenization
-_DIGITS = 12  # decimals read from sacreBLEU's JSON
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequen
     1."""
     result = metric.corpus_score(hypotheses, references, n_bootstrap=resamples)
     signature = str(metric.get_signature())
-    values = json.loads(result.format(width=_DIGITS, signature=signature, is_json=True))
+    values = json.loads(result.format(width=12, signature=signature, is_json=True))
     return Score(
         result.score,
         f"{result.name}|{signature}",

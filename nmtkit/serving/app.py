@@ -100,7 +100,7 @@ class Service:
 
     async def languages(self, request: Request) -> Response:
         """Answer with the languages of the models, in the form of LibreTranslate."""
-        return JSONResponse(languages_answer([pair for model in self._models for pair in model.pairs]))
+        return JSONResponse(languages_answer(self._models))
 
     async def openapi(self, request: Request) -> Response:
         """Answer with the OpenAPI description of all endpoints."""

@@ -1,6 +1,6 @@
 """The models of the service. Each request chooses one by its languages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
@@ -24,11 +24,6 @@ class Model:
     languages: Languages
     identity: dict[str, str] = field(default_factory=dict)
     search: SearchConfig = field(default_factory=SearchConfig)
-
-    @property
-    def pairs(self) -> Iterable[Languages]:
-        """All pairs of source and target language that the model translates."""
-        return permutations(self.source.language_codes, 2) if self.source.language_codes else [self.languages]
 
     def requests(self, lines: Sequence[Line]) -> Sequence[Line]:
         """Return the lines as requests with the model's languages if it has language codes; else unchanged."""
@@ -86,10 +81,11 @@ def _language(values: dict[str, Any], name: str) -> str | None:
     return None
 
 
-def languages_answer(pairs: Sequence[Languages]) -> list[dict[str, Any]]:
+def languages_answer(models: Sequence[Model]) -> list[dict[str, Any]]:
     """Create the answer to GET /languages: each language, with its target languages."""
     targets: dict[str, list[str]] = {}
-    for source, target in pairs:
-        targets.setdefault(source, []).append(target)
-        targets.setdefault(target, [])
+    for model in models:
+        for source, target in [*permutations(model.source.language_codes, 2)] or [model.languages]:
+            targets.setdefault(source, []).append(target)
+            targets.setdefault(target, [])
     return [{"code": code, "name": code, "targets": own} for code, own in targets.items()]

@@ -47,11 +47,6 @@ class Job:
     result: "Future[list[Translation]]" = field(default_factory=Future)
     abandoned: bool = False
 
-    @property
-    def is_translated(self) -> bool:
-        """Whether all lines of the job are translated."""
-        return len(self.translations) == len(self.lines)
-
     def chars(self, lines: Sequence[Line]) -> int:
         """Count the characters of some of the lines, times nbest."""
         return sum(len(line if isinstance(line, str) else line.text) for line in lines) * self.config.nbest
@@ -187,7 +182,7 @@ class DynamicBatcher:
             for job in jobs:
                 if job.abandoned:  # its lines are no longer in the queue
                     continue
-                if not job.result.done() and not job.is_translated:
+                if not job.result.done() and len(job.translations) < len(job.lines):
                     self._jobs.append(job)
                     continue
                 self._count(-len(job.lines))

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.console.log import logger
@@ -121,7 +120,22 @@ def _run(
     listener.listen(BACKLOG)
     host, port = listener.getsockname()[:2]
     is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    server = uvicorn.Server(_settings(service.app(is_loopback)))
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients get the messages as responses
+    settings = uvicorn.Config(
+        service.app(is_loopback),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=SECONDS_TO_DRAIN,
+    )
+    server = uvicorn.Server(settings)
     metrics.open_connections.set_function(lambda: len(server.server_state.connections))
     if not _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reload, daemon=True).start())
@@ -137,25 +151,6 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
-
-
-def _settings(app: ASGIApp) -> uvicorn.Config:
-    """Configure uvicorn. A proxy handles slow clients. Messages are hidden, because clients get them as responses."""
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
-    return uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        loop="asyncio",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=BACKLOG,
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=SECONDS_TO_DRAIN,
-    )
 
 
 def _listener(config: ServeConfig) -> socket.socket:
