@@ -16,7 +16,7 @@ from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding import engine
 from nmtkit.decoding.config import SearchConfig, StreamConfig
-from nmtkit.inference import torch_top_k
+from nmtkit.inference import torch_inference
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.torch_inference import FixedModel, TorchInference
 from nmtkit.machine.precision import resolve_device, resolve_precision
@@ -98,7 +98,7 @@ def _changed(setting: DecodingSetting) -> Iterator[None]:
         if not setting.half_logits:
             stack.enter_context(mock.patch.object(TorchInference, "best_step", FixedModel.best_step))
         if not setting.two_stages:
-            stack.enter_context(mock.patch.object(torch_top_k, "_SMALL", sys.maxsize))
+            stack.enter_context(mock.patch.object(torch_inference, "_SMALL", sys.maxsize))
         yield
 
 

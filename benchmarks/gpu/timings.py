@@ -20,8 +20,7 @@ from gpu.kernels.norm import Dropout, add_norm, add_norm_backward
 from gpu.lengths import pair_lengths
 from gpu.measuring import HEAD, KernelSetting, synchronize
 from gpu.training import SEED, SMOOTHING, Training, TrainingSetting, make_updates
-from nmtkit.inference.torch_inference import log_sum_exp
-from nmtkit.inference.torch_top_k import top_k
+from nmtkit.inference.torch_inference import log_sum_exp, top_k
 from nmtkit.inference.torch_transformer import attend_once
 from nmtkit.machine.precision import autocast, resolve_device, resolve_precision
 from nmtkit.model import loss_kernel

@@ -25,8 +25,7 @@ from nmtkit.decoding.rules import rules_of
 from nmtkit.decoding.search import Hypothesis, length_limits, length_penalties, with_bos
 from nmtkit.inference.arrays import Ints
 from nmtkit.inference.sentence_rows import FILLED
-from nmtkit.inference.torch_inference import FixedModel, TorchState, columns_of
-from nmtkit.inference.torch_top_k import top_k
+from nmtkit.inference.torch_inference import FixedModel, TorchState, columns_of, top_k
 from nmtkit.machine.host_copy import HostCopy
 from nmtkit.text.vocabulary import EOS
 
