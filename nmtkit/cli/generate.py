@@ -68,7 +68,6 @@ def _refuse_markup_options(values: dict[str, Any]) -> bool:
 
 
 def _refuse_search_options(values: dict[str, Any]) -> None:
-    """Raise UserError for options without effect with --score."""
     penalty, alignment = {"length_penalty", "length_penalty_form"}, {"alignment", "alignment_layer"}
     searching = {"shortlist", *(field.name for field in fields(SearchConfig))} - penalty - alignment
     prefer_command_line(values, "score", "prefix", "constraints", "glossary")
@@ -110,7 +109,6 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
 
 
 def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
-    """Raise UserError for options that contradict the input."""
     source, evaluation = options.input, options.evaluation
     remedy = REMEDIES.get(source.path.suffix.lower()) if source.path and not options.markup.document else None
     if remedy:
@@ -128,7 +126,6 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
 
 
 def _check_output(options: GenerationOptions, models: int) -> None:
-    """Raise UserError for options that contradict the output."""
     output, page = options.output, options.output.attention_html
     ending = output.path.suffix.lower().removeprefix(".") if output.path else ""
     if output.path and options.document != ending and (options.document in ZIPPED or ending in ZIPPED):

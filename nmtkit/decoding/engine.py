@@ -253,13 +253,8 @@ class Workers:
     """
 
     def __init__(
-        self,
-        paths: Sequence[Path],
-        engine: EngineConfig,
-        weights: str,
-        checksums: Sequence[str | None],
+        self, paths: Sequence[Path], engine: EngineConfig, weights: str, checksums: Sequence[str | None]
     ) -> None:
-        """`checksums` are the checksums of the checkpoints in `paths`."""
         share = max(1, available_cores() // engine.workers)
         shortlist = None if engine.shortlist is None else resolve(engine.shortlist)
         engine = replace(engine, threads=engine.threads or share, shortlist=shortlist)

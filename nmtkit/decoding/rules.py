@@ -72,7 +72,6 @@ def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tu
 
 
 def _forbid_repetition(order: int, log_probs: Floats, tokens: Ints) -> None:
-    """Forbid repetitions of `order` successive tokens."""
     length = tokens.shape[1]
     if length < order:
         return

@@ -11,14 +11,10 @@ from nmtkit.text.segment import Segment
 
 def read_csv(content: bytes, options: Options) -> Document:
     first = content.partition(b"\n")[0].decode("utf-8", "replace")
-    return _read(content, max(",;\t|", key=first.count), options)
+    return _read(content, options, max(",;\t|", key=first.count))
 
 
-def read_tsv(content: bytes, options: Options) -> Document:
-    return _read(content, "\t", options)
-
-
-def _read(content: bytes, delimiter: str, options: Options) -> Document:
+def _read(content: bytes, options: Options, delimiter: str) -> Document:
     source = text_source(content)
     rows = [*_rows(source.text, delimiter)]
     header = [_value(source.text[slice(*span)]) for span in rows[0]] if rows else []
@@ -32,6 +28,9 @@ def _read(content: bytes, delimiter: str, options: Options) -> Document:
                 render = partial(_render, delimiter=delimiter, quoted=raw.startswith('"'))
                 slots.append(Slot(start, end, Segment((_value(raw),)), render))
     return SlicedDocument(source, slots)
+
+
+read_tsv = partial(_read, delimiter="\t")
 
 
 def _column(name: str, header: list[str]) -> int:

@@ -120,8 +120,6 @@ def moses_metric(language: str, split_compounds: bool = False, plain_quotes: boo
 
 
 class _MosesTokenizer(BaseTokenizer):
-    """The tokenization of `moses_metric` as a sacreBLEU tokenizer."""
-
     def __init__(self, language: str, split_compounds: bool, plain_quotes: bool) -> None:
         self.language, self.split_compounds, self.plain_quotes = language, split_compounds, plain_quotes
 

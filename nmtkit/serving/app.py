@@ -194,7 +194,6 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Wait until the client closes the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
