@@ -30,7 +30,11 @@ def choose_model(values: dict[str, Any]) -> None:
     names = {field.name for config in MODEL_CONFIGS for field in fields(config)}
     of_models = {name: values.pop(name) for name in names}
     if values.get("init_from") is not None and not given("arch"):
-        model = _initial_model(values["init_from"], values["save_dir"])
+        from nmtkit.checkpoint import read_model_config
+        from nmtkit.training.save_dir import SaveDir
+
+        resumed = SaveDir(CheckpointConfig(save_dir=values["save_dir"])).read_model_config()
+        model = resumed or read_model_config(values["init_from"])
         reason = f"with a model of the architecture {model.arch}"
     else:
         preset = PRESETS[arch]
@@ -47,15 +51,6 @@ def choose_model(values: dict[str, Any]) -> None:
 
 def _with_given(model: ModelConfig, values: dict[str, Any], names: set[str]) -> ModelConfig:
     return replace(model, **{name: values[name] for name in names if given(name)})
-
-
-def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
-    """Read the model's options from the run in the save folder, or else from --init-from."""
-    from nmtkit.checkpoint import read_model_config
-    from nmtkit.training.save_dir import SaveDir
-
-    resumed = SaveDir(CheckpointConfig(save_dir=save_dir)).read_model_config()
-    return read_model_config(init_from) if resumed is None else resumed
 
 
 def given_options() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from nmtkit.errors import NmtkitError, RunError, UserError
 from nmtkit.inference.loading import load_models
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.shortlist import Shortlist
-from nmtkit.machine.device import gpu_count, inference_device, is_on_gpu
+from nmtkit.machine.device import inference_device, is_on_gpu
 from nmtkit.machine.memory import is_out_of_memory, out_of_memory
 from nmtkit.machine.threads import available_cores, set_threads
 from nmtkit.machine.workers import WorkerPool
@@ -313,8 +313,10 @@ def _worker_model(search: _WorkerSearch) -> tuple[InferenceModel, TextOf]:
     if inference_device(engine.device) == "cuda":  # without a number: the workers share all GPUs
         import multiprocessing
 
+        import torch
+
         number = int(multiprocessing.current_process().name.rpartition(" ")[2])
-        engine = replace(engine, device=f"cuda:{number % gpu_count()}")
+        engine = replace(engine, device=f"cuda:{number % torch.cuda.device_count()}")
     checkpoints = [load_checkpoint(path) for path in search.paths]
     model = load(checkpoints, engine, search.weights)
     for path, checkpoint, expected in zip(search.paths, checkpoints, search.checksums, strict=True):

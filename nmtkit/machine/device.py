@@ -27,13 +27,6 @@ def is_cpu(device: str) -> bool:
     return device.partition(":")[0] == "cpu"
 
 
-def gpu_count() -> int:
-    """Return the number of GPUs."""
-    import torch
-
-    return torch.cuda.device_count()
-
-
 def inference_precision(name: str, device: str) -> str:
     """Return the number format for a value of `--precision` on a device. `auto` is fp32 on a CPU, and bf16 on a GPU
     that supports it natively. Raises UserError for formats that the device does not support."""
