@@ -13,6 +13,7 @@ from nmtkit.config import flag
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.errors import UserError
 from nmtkit.machine.torchrun import place_of_process
+from nmtkit.model.architectures import config_from_dict
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.presets import PRESETS
@@ -54,8 +55,8 @@ def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
     from nmtkit.checkpoint import read_model_config
     from nmtkit.training.save_dir import SaveDir
 
-    resumed = SaveDir(CheckpointConfig(save_dir=save_dir)).read_model_config()
-    return read_model_config(init_from) if resumed is None else resumed
+    resumed = SaveDir(CheckpointConfig(save_dir=save_dir)).read_options()
+    return read_model_config(init_from) if resumed is None else config_from_dict(resumed["model"])
 
 
 def given_options() -> dict[str, Any]:
