@@ -363,12 +363,13 @@ def restore_tokenizers(
     return source, make_tokenizer(kinds[1], source.vocab if is_joined else read(second.vocabulary), model)
 
 
-def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:
-    """Describe each difference of tokenizer `b` from `a`, both of one `side` (source or target)."""
-    if len(a.vocab) != len(b.vocab):
-        yield f"its {side} vocabulary has {len(b.vocab)} pieces, not {len(a.vocab)}"
-    for number, (ours, theirs) in enumerate(zip(a.vocab.pieces, b.vocab.pieces, strict=False)):
-        if ours != theirs:
-            yield f"piece {number} of its {side} vocabulary is {theirs!r}, not {ours!r}"
-    if (a.kind, a.model) != (b.kind, b.model):
-        yield f"its {side} text is split into pieces by a different tokenizer"
+def tokenizer_differences(first: tuple[Tokenizer, Tokenizer], other: tuple[Tokenizer, Tokenizer]) -> Iterator[str]:
+    """Describe each difference of the `other` tokenizers of source and target from the `first` ones."""
+    for side, a, b in zip(("source", "target"), first, other, strict=True):
+        if len(a.vocab) != len(b.vocab):
+            yield f"its {side} vocabulary has {len(b.vocab)} pieces, not {len(a.vocab)}"
+        for number, (ours, theirs) in enumerate(zip(a.vocab.pieces, b.vocab.pieces, strict=False)):
+            if ours != theirs:
+                yield f"piece {number} of its {side} vocabulary is {theirs!r}, not {ours!r}"
+        if (a.kind, a.model) != (b.kind, b.model):
+            yield f"its {side} text is split into pieces by a different tokenizer"
