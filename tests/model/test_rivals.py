@@ -14,9 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.data.batch import make_batch
 from nmtkit.errors import UserError
-from nmtkit.model.flops import training_flops
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.text.vocabulary import BOS, EOS, PAD
+from nmtkit.training.cost import training_flops
 from nmtkit.training.loss import batch_loss, projected_cross_entropy
 
 
