@@ -184,35 +184,6 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
     )
 
 
-def batch_loss(
-    model: TranslationModel, batch: MicroBatchTensors, smoothing: float, r_drop: float = 0.0, guidance: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Return the sums over a batch's real target tokens of smoothed loss and negative log-likelihood, scalars in nats.
-
-    With `r_drop` α, two dropout masks give two losses and two distributions p and q. The loss is then the mean of both
-    plus α/4 · (KL(p‖q) + KL(q‖p)): half the loss of R-Drop, which adds both (Liang et al. 2021). With `guidance`, it
-    also has `alignment_loss` with this weight, if the batch has an alignment. A packed batch needs `decode_packed`.
-    """
-    if isinstance(batch, PackedBatch):
-        target = batch.tgt_out[: batch.target_tokens]
-    else:
-        target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
-    passes = 2 if r_drop else 1
-    aligned = batch.alignment if guidance and isinstance(batch, Batch) else None
-    weights: list[Tensor] = []
-    hidden = torch.cat([_decode(model, batch, None if aligned is None else weights) for _ in range(passes)])
-    matrix, bias = model.output_matrix, model.output_bias
-    if bias is not None:
-        hidden, matrix = _with_bias_as_column(hidden, matrix, bias)
-    loss, nll = projected_cross_entropy(hidden, matrix, target.repeat(passes), smoothing)
-    if aligned is not None:
-        loss = loss + guidance * torch.stack([alignment_loss(each, aligned) for each in weights]).sum()
-    if not r_drop:
-        return loss, nll
-    first, second = hidden.chunk(2)
-    return loss / 2 + r_drop / 4 * symmetric_divergence(first, second, matrix), nll / 2
-
-
 def alignment_loss(weights: Tensor, alignment: Tensor) -> Tensor:
     """Sum -p·log(a + 1e-6) over target and source pieces, in nats, as Marian does for a single head. a is the attention
     (B, H, T, S), p the alignment (B, T, S). The mean over heads teaches each of them."""
@@ -241,15 +212,38 @@ def _divergence(a: Tensor, b: Tensor, matrix: Tensor) -> Tensor:
 
 
 class MicroBatchLoss(nn.Module):
-    """Model and loss in one module, because DistributedDataParallel wraps `forward`, which includes the projection."""
+    """Model and loss in one module, because DistributedDataParallel wraps `forward`, which includes the projection.
+
+    With `r_drop` α, two dropout masks give two losses and two distributions p and q in training. The loss is then the
+    mean of both plus α/4 · (KL(p‖q) + KL(q‖p)): half the loss of R-Drop, which adds both (Liang et al. 2021). With
+    `guidance`, it also has `alignment_loss` with this weight, if the batch has an alignment.
+    """
 
     def __init__(self, model: TranslationModel, smoothing: float, r_drop: float = 0.0, guidance: float = 0.0) -> None:
         super().__init__()
         self.model, self.smoothing, self.r_drop, self.guidance = model, smoothing, r_drop, guidance
 
     def forward(self, batch: MicroBatchTensors) -> tuple[Tensor, Tensor]:
-        """Return the two scalars of `batch_loss`."""
-        return batch_loss(self.model, batch, self.smoothing, self.r_drop if self.training else 0.0, self.guidance)
+        """Return the sums over a batch's real target tokens of smoothed loss and negative log-likelihood, scalars in
+        nats. A packed batch needs `decode_packed`."""
+        if isinstance(batch, PackedBatch):
+            target = batch.tgt_out[: batch.target_tokens]
+        else:
+            target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
+        passes = 2 if self.r_drop and self.training else 1
+        aligned = batch.alignment if self.guidance and isinstance(batch, Batch) else None
+        weights: list[Tensor] = []
+        hidden = torch.cat([_decode(self.model, batch, None if aligned is None else weights) for _ in range(passes)])
+        matrix, bias = self.model.output_matrix, self.model.output_bias
+        if bias is not None:
+            hidden, matrix = _with_bias_as_column(hidden, matrix, bias)
+        loss, nll = projected_cross_entropy(hidden, matrix, target.repeat(passes), self.smoothing)
+        if aligned is not None:
+            loss = loss + self.guidance * torch.stack([alignment_loss(each, aligned) for each in weights]).sum()
+        if passes == 1:
+            return loss, nll
+        first, second = hidden.chunk(2)
+        return loss / 2 + self.r_drop / 4 * symmetric_divergence(first, second, matrix), nll / 2
 
 
 def _decode(model: TranslationModel, batch: MicroBatchTensors, weights: list[Tensor] | None) -> Tensor:
