@@ -1,6 +1,5 @@
 """Import of CTranslate2 models, which nmtkit or other toolkits have exported."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from nmtkit.conversion.weights import (
 )
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.positions import sinusoids
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import side_names
 from nmtkit.text.moses_bpe import MosesBpeTokenizer
@@ -251,8 +251,7 @@ def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tens
     if any(name in weights for name in _POSITIONS):
         source, target = map(weights.take, _POSITIONS)
         return source, target
-    position = torch.arange(1.0, _COMPUTED_POSITIONS + 1).unsqueeze(1)
-    rate = torch.exp(torch.arange(d_model // 2) * (-math.log(10000.0) / (d_model / 2 - 1)))
-    table = torch.cat([torch.sin(position * rate), torch.cos(position * rate)], dim=1)
+    alternating = sinusoids(_COMPUTED_POSITIONS + 1, d_model, "marian")[1:]
+    table = torch.cat([alternating[:, 0::2], alternating[:, 1::2]], dim=1)
     logger.warning("the model uses CTranslate2's sinusoids: they become learned positions, which end at %d", len(table))
     return table, table.clone()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from nmtkit.data.corpus import Dataset, Split
@@ -127,11 +128,8 @@ def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]
 def distinct_names(folders: Sequence[Path]) -> list[str]:
     """Name each folder by the last parts of its path, as many as are needed to make the names distinct."""
     paths = [resolve(folder).parts[1:] for folder in folders]
-    for count in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-count:]) for parts in paths]
-        if len(set(names)) == len(names):
-            return names
-    raise AssertionError("the folders are distinct")
+    candidates = (["/".join(parts[-length:]) for parts in paths] for length in count(1))
+    return next(names for names in candidates if len(set(names)) == len(names))
 
 
 def _check_tags(datasets: Sequence[Dataset]) -> None:
