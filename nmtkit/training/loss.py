@@ -11,7 +11,6 @@ from torch.utils.checkpoint import checkpoint
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
-from nmtkit.machine import native_build
 from nmtkit.machine.precision import product_dtype
 from nmtkit.model import native_operators
 from nmtkit.model.config import TransformerConfig
@@ -93,17 +92,8 @@ def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: flo
     if native_operators.serves(exact):
         exact.copy_(logits)  # no copy if they share memory
         losses = exact.new_empty(len(exact), 2, dtype=torch.float32)
-        native_build.native.cross_entropy(
-            exact.dtype == torch.bfloat16,
-            exact.data_ptr(),
-            len(exact),
-            exact.size(1),
-            target.contiguous().data_ptr(),
-            smoothing,
-            learning,
-            losses.data_ptr(),
-            torch.get_num_threads(),
-        )
+        arguments = *exact.shape, target.contiguous(), smoothing, learning, losses
+        native_operators.run("cross_entropy", exact, exact, *arguments)
         return losses.sum(0)
     if (kernel := _kernel_for(logits)) is not None:
         return kernel(logits, target, smoothing, learning)
@@ -154,12 +144,10 @@ def _add_products(
 
 
 def _add(x: Tensor, total: Tensor) -> None:
-    if not (native_operators.serves(x) and native_operators.serves(total) and total.dtype == torch.float32):
+    if native_operators.serves(x) and native_operators.serves(total) and total.dtype == torch.float32:
+        native_operators.run("add", x, x, total, x.numel())
+    else:
         total += x
-        return
-    native_build.native.add(
-        x.dtype == torch.bfloat16, x.data_ptr(), total.data_ptr(), x.numel(), torch.get_num_threads()
-    )
 
 
 def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
