@@ -57,8 +57,6 @@ _COMPUTED_POSITIONS = 1024  # number of learned positions that replace CTranslat
 _SOURCE, _OLD_SOURCE = "encoder.embeddings_0.weight", "encoder.embeddings.weight"
 _TARGET, _OUTPUT, _BIAS = "decoder.embeddings.weight", "decoder.projection.weight", "decoder.projection.bias"
 _POSITIONS = tuple(f"{stack}.position_encodings.encodings" for stack in ("encoder", "decoder"))
-_ZERO_START = "decoder.start_from_zero_embedding"
-_INNER = "encoder.layer_0.ffn.linear_0.weight"
 
 
 def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
@@ -72,7 +70,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
     with as_user_errors(folder, "a CTranslate2 model"):
         settings = read_object(folder / "config.json")
         matrices, attributes = _split(read_model(folder / MODEL_FILE), folder)
-        has_start = not attributes.pop(_ZERO_START, False)
+        has_start = not attributes.pop("decoder.start_from_zero_embedding", False)
         vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
         _check_settings(settings, vocabularies, has_start)
         pairs = [_own_ids(pieces, settings, has_start) for pieces in vocabularies]
@@ -234,7 +232,7 @@ def _take_config(weights: Mapping[str, Tensor], attributes: Mapping[str, float])
         encoder_layers=_layers(weights, "encoder"),
         decoder_layers=_layers(weights, "decoder"),
         d_model=weights[_TARGET].size(-1),
-        d_ff=weights[_INNER].size(0),
+        d_ff=weights["encoder.layer_0.ffn.linear_0.weight"].size(0),
         heads=int(heads),
         activation=activation,
         norm="pre" if pre_norm else "post",

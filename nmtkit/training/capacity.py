@@ -32,14 +32,12 @@ def with_batches_of_device(data: TrainingData, options: TrainingOptions, ranks: 
     """Resolve --packing auto and --max-tokens auto from the run's record, or else for the devices. Raises UserError."""
     recorded = ranks.run_on_main(lambda: SaveDir(options.checkpoints).read_options())
     batches = {} if recorded is None else recorded["batches"]
-    options = _with(options, packing=_packing(batches, options, ranks.device))
+    packing = _packing(batches, options, ranks.device)
+    options = replace(options, batches=replace(options.batches, packing=packing))
     if options.batches.max_tokens == AUTO:
-        options = _with(options, max_tokens=_max_tokens(batches, data, options, ranks))
+        max_tokens = _max_tokens(batches, data, options, ranks)
+        options = replace(options, batches=replace(options.batches, max_tokens=max_tokens))
     return options
-
-
-def _with(options: TrainingOptions, **values: Any) -> TrainingOptions:
-    return replace(options, batches=replace(options.batches, **values))
 
 
 def _packing(recorded: dict[str, Any], options: TrainingOptions, device: torch.device) -> str:
