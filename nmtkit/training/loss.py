@@ -13,9 +13,9 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.machine.precision import product_dtype
 from nmtkit.model import native_operators
-from nmtkit.model.config import TransformerConfig
 from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.packed_attention import PackedSide, attends_short, kernel_for, pack_sides
+from nmtkit.model.transformer import Transformer
 from nmtkit.model.translation_model import TranslationModel, mask_never_output
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
@@ -213,7 +213,7 @@ class MicroBatchLoss(nn.Module):
 
     def forward(self, batch: MicroBatchTensors) -> tuple[Tensor, Tensor]:
         """Return the sums over a batch's real target tokens of smoothed loss and negative log-likelihood, scalars in
-        nats. A packed batch needs `decode_packed`."""
+        nats. A packed batch needs a Transformer."""
         if isinstance(batch, PackedBatch):
             target = batch.tgt_out[: batch.target_tokens]
         else:
@@ -238,15 +238,15 @@ def _decode(model: TranslationModel, batch: MicroBatchTensors, weights: list[Ten
     """Return the decoder's output (target_tokens, D) for the real target tokens of a batch. The attention (B, H, T, S)
     of a Transformer's last layer to the source is appended to `weights`, if given."""
     if isinstance(batch, PackedBatch):
-        return _decode_packed(model, batch)
+        return _decode_packed(cast(Transformer, model), batch)
     record = {} if weights is None else {"record_last": weights}
     hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths), **record)
     return hidden.flatten(0, 1).index_select(0, batch.target_indices)
 
 
-def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
+def _decode_packed(model: Transformer, batch: PackedBatch) -> Tensor:
     """Return the decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
-    if isinstance(model.config, TransformerConfig) and not model.config.source_end:
+    if not model.config.source_end:
         batch = batch.without_source_end()
     matrix = model.output_matrix
     precision = product_dtype(matrix)
