@@ -59,7 +59,7 @@ def _open(path: Path) -> Dataset | Checkpoint:
 
 def _fitting(given: Dataset | Checkpoint, config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
     """Return the tokenizers of `given`. Raises UserError if they do not fit the languages or the kind of text."""
-    if given.source is not given.target and not includes((given.source_language, given.target_language), languages):
+    if given.source is not given.target and not includes(given.languages, languages):
         separate = "tokenizers" if shares_vocabulary(given.source, given.target) else "vocabularies"
         raise UserError(f"--vocab-from {config.vocab_from}: its separate {separate} are for different languages")
     if given.source.kind != given.target.kind:
