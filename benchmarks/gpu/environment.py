@@ -16,8 +16,8 @@ import torch
 import nmtkit
 from gpu.measuring import synchronize
 from nmtkit.machine.precision import resolve_device, resolve_precision
-from nmtkit.model.flops import peak_flops
 from nmtkit.model.kernels import loss_kernel_on
+from nmtkit.training.cost import peak_flops
 
 _PACKAGES = ("torch", "triton", "ctranslate2")
 _RUNS = 10  # of a product or a copy

@@ -26,7 +26,7 @@ from nmtkit.machine.precision import autocast, resolve_device, resolve_precision
 from nmtkit.model import loss_kernel
 from nmtkit.model.packed_attention import PackedSide, Packing, attend_packed, attend_sentences
 from nmtkit.text.vocabulary import EOS
-from nmtkit.training.loss import batch_loss
+from nmtkit.training.loss import MicroBatchLoss
 
 _TODAY = "today's attention"
 _SLOWEST_STEP = 1.5  # milliseconds of a decoding step with 512 sentences × 4 beams
@@ -67,7 +67,7 @@ def update(setting: KernelSetting, training: TrainingSetting) -> None:
 
     def compute() -> None:
         with autocast(device, resolve_precision(training.precision, device)):
-            loss, _ = batch_loss(run.model, batch, SMOOTHING)
+            loss, _ = MicroBatchLoss(run.model, SMOOTHING)(batch)
         torch.autograd.backward(loss / updates[0].tokens)
 
     run.model.zero_grad(set_to_none=True)

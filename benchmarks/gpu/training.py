@@ -24,12 +24,12 @@ from nmtkit.model import packed_attention as packing
 from nmtkit.model import transformer
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.flops import peak_flops, training_flops
 from nmtkit.text.vocabulary import SPECIALS
 from nmtkit.training import loss
 from nmtkit.training.capacity import largest_update
 from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import BatchConfig, OptimizerConfig
+from nmtkit.training.cost import peak_flops, training_flops
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.optim import Optimizers, make_optimizer, take_step

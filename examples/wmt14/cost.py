@@ -11,8 +11,8 @@ import paper
 import torch
 
 from nmtkit.checkpoint import read_progress
-from nmtkit.model.flops import rates_of, table2_flops
 from nmtkit.model.presets import PRESETS
+from nmtkit.training.cost import rates_of
 
 
 def rows(progress: Mapping[str, float], pair: str, size: str) -> list[tuple[str, str, str]]:
@@ -23,7 +23,7 @@ def rows(progress: Mapping[str, float], pair: str, size: str) -> list[tuple[str,
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     hours, rates, published = progress["minutes"] / 60, rates_of(device), paper.TRAININGS[size]
     devices = round(progress["device_minutes"] / progress["minutes"], 1)
-    by_rate = f"{table2_flops(3600 * hours, devices, rates.single * 1e12):.2g}" if rates else "rate unknown"
+    by_rate = f"{3600 * hours * devices * rates.single * 1e12:.2g}" if rates else "rate unknown"
     model = PRESETS[published.arch].model_config()
     counted = paper.counted_flops(model, paper.VOCABULARY[pair], published.updates, paper.BATCH_TOKENS)
     here = f"here: {progress['update']} updates in {hours:.2g} h on {devices:g} × {device}"

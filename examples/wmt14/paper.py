@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmtkit.model.config import ModelConfig
-from nmtkit.model.flops import rates_of, table2_flops, training_flops
+from nmtkit.training.cost import rates_of, training_flops
 
 GPUS, GPU = 8, "P100"
 VOCABULARY = {"en-de": 37_000, "en-fr": 32_000}
@@ -27,7 +27,7 @@ class Training:
         """Cost by the paper's method: time × GPUs × sustained rate of one GPU."""
         rates = rates_of(GPU)
         assert rates is not None
-        return table2_flops(3600 * self.hours, GPUS, rates.single * 1e12)
+        return 3600 * self.hours * GPUS * rates.single * 1e12
 
 
 TRAININGS = {

@@ -25,7 +25,7 @@ from nmtkit.machine.precision import autocast, resolve_device, resolve_precision
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import ModelConfig
 from nmtkit.text.vocabulary import EOS
-from nmtkit.training.loss import batch_loss
+from nmtkit.training.loss import MicroBatchLoss
 
 LENGTH = 32  # tokens per sentence in the trial
 
@@ -56,7 +56,7 @@ def speed(model: Any, tokens: int, device: torch.device) -> float:
     batch, passes, start = Batch.unpadded(rows, rows, rows).to(device), -1, 0.0
     while passes < 1 or time.monotonic() - start < 1:
         with autocast(device, resolve_precision("auto", device)):
-            loss, _ = batch_loss(model, batch, smoothing=0.1)
+            loss, _ = MicroBatchLoss(model, smoothing=0.1)(batch)
         torch.autograd.backward(loss)
         if device.type == "cuda":
             torch.cuda.synchronize(device)

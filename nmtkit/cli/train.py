@@ -13,6 +13,7 @@ from nmtkit.config import flag
 from nmtkit.console.log import LogConfig, configure
 from nmtkit.errors import UserError
 from nmtkit.machine.torchrun import place_of_process
+from nmtkit.model.architectures import config_from_dict
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.presets import PRESETS
@@ -30,11 +31,7 @@ def choose_model(values: dict[str, Any]) -> None:
     names = {field.name for config in MODEL_CONFIGS for field in fields(config)}
     of_models = {name: values.pop(name) for name in names}
     if values.get("init_from") is not None and not given("arch"):
-        from nmtkit.checkpoint import read_model_config
-        from nmtkit.training.save_dir import SaveDir
-
-        resumed = SaveDir(CheckpointConfig(save_dir=values["save_dir"])).read_model_config()
-        model = resumed or read_model_config(values["init_from"])
+        model = _initial_model(values["init_from"], values["save_dir"])
         reason = f"with a model of the architecture {model.arch}"
     else:
         preset = PRESETS[arch]
@@ -51,6 +48,15 @@ def choose_model(values: dict[str, Any]) -> None:
 
 def _with_given(model: ModelConfig, values: dict[str, Any], names: set[str]) -> ModelConfig:
     return replace(model, **{name: values[name] for name in names if given(name)})
+
+
+def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
+    """Read the model's options from the run in the save folder, or else from --init-from."""
+    from nmtkit.checkpoint import read_model_config
+    from nmtkit.training.save_dir import SaveDir
+
+    resumed = SaveDir(CheckpointConfig(save_dir=save_dir)).read_options()
+    return read_model_config(init_from) if resumed is None else config_from_dict(resumed["model"])
 
 
 def given_options() -> dict[str, Any]:

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.ctranslate2_import import LAYER, LAYER_FORM
-from nmtkit.conversion.folder import add_tokenizers, export_folder
+from nmtkit.conversion.folder import export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.known import SIZES_AND_DROPOUT, Known, check_known
 from nmtkit.conversion.weights import MASK, stack_modules
+from nmtkit.data.corpus import write_tokenizers
 from nmtkit.errors import UserError
 from nmtkit.model.positions import LearnedPositions
 from nmtkit.model.transformer import Transformer
@@ -74,7 +75,7 @@ def to_ctranslate2(
     spec.validate()
     spec.optimize(quantization=quantization)
     with export_folder(folder, replace) as staging:
-        add_tokenizers(staging, checkpoint)
+        write_tokenizers(staging, checkpoint.languages, checkpoint.source, checkpoint.target)
         spec.save(str(staging))
 
 

@@ -1,6 +1,5 @@
 """Import of CTranslate2 models, which nmtkit or other toolkits have exported."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from nmtkit.conversion.weights import (
 )
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.positions import sinusoids
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.text.languages import side_names
 from nmtkit.text.moses_bpe import MosesBpeTokenizer
@@ -57,8 +57,6 @@ _COMPUTED_POSITIONS = 1024  # number of learned positions that replace CTranslat
 _SOURCE, _OLD_SOURCE = "encoder.embeddings_0.weight", "encoder.embeddings.weight"
 _TARGET, _OUTPUT, _BIAS = "decoder.embeddings.weight", "decoder.projection.weight", "decoder.projection.bias"
 _POSITIONS = tuple(f"{stack}.position_encodings.encodings" for stack in ("encoder", "decoder"))
-_ZERO_START = "decoder.start_from_zero_embedding"
-_INNER = "encoder.layer_0.ffn.linear_0.weight"
 
 
 def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
@@ -72,7 +70,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
     with as_user_errors(folder, "a CTranslate2 model"):
         settings = read_object(folder / "config.json")
         matrices, attributes = _split(read_model(folder / MODEL_FILE), folder)
-        has_start = not attributes.pop(_ZERO_START, False)
+        has_start = not attributes.pop("decoder.start_from_zero_embedding", False)
         vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
         _check_settings(settings, vocabularies, has_start)
         pairs = [_own_ids(pieces, settings, has_start) for pieces in vocabularies]
@@ -234,7 +232,7 @@ def _take_config(weights: Mapping[str, Tensor], attributes: Mapping[str, float])
         encoder_layers=_layers(weights, "encoder"),
         decoder_layers=_layers(weights, "decoder"),
         d_model=weights[_TARGET].size(-1),
-        d_ff=weights[_INNER].size(0),
+        d_ff=weights["encoder.layer_0.ffn.linear_0.weight"].size(0),
         heads=int(heads),
         activation=activation,
         norm="pre" if pre_norm else "post",
@@ -251,8 +249,7 @@ def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tens
     if any(name in weights for name in _POSITIONS):
         source, target = map(weights.take, _POSITIONS)
         return source, target
-    position = torch.arange(1.0, _COMPUTED_POSITIONS + 1).unsqueeze(1)
-    rate = torch.exp(torch.arange(d_model // 2) * (-math.log(10000.0) / (d_model / 2 - 1)))
-    table = torch.cat([torch.sin(position * rate), torch.cos(position * rate)], dim=1)
+    alternating = sinusoids(_COMPUTED_POSITIONS + 1, d_model, "marian")[1:]
+    table = torch.cat([alternating[:, 0::2], alternating[:, 1::2]], dim=1)
     logger.warning("the model uses CTranslate2's sinusoids: they become learned positions, which end at %d", len(table))
     return table, table.clone()

@@ -175,7 +175,6 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
 
 
 def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename weights to the names in current fairseq."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if norm := _OLD_NORM.fullmatch(name):

@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from nmtkit.checkpoint import Checkpoint
-from nmtkit.data.corpus import write_tokenizers
 from nmtkit.data.description import TOKENIZER_FILE
 from nmtkit.errors import UserError
 from nmtkit.storage.atomic import staged_folder
@@ -36,12 +34,6 @@ def export_folder(destination: Path, replace: bool) -> AbstractContextManager[Pa
     """
     check_free(destination, replace)
     return staged_folder(destination, _is_export)
-
-
-def add_tokenizers(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write the tokenizers of a checkpoint, named as in a dataset."""
-    languages = (checkpoint.source_language, checkpoint.target_language)
-    write_tokenizers(folder, languages, checkpoint.source, checkpoint.target)
 
 
 def read_part(path: Path) -> bytes:

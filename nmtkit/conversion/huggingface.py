@@ -40,7 +40,7 @@ def read_weights(folder: Path) -> ForeignWeights:
 
     Raises UserError if they are missing or damaged.
     """
-    for name, read in ((SAFETENSORS_FILE, read_tensors), (PICKLED, _read_pickled)):
+    for name, read in ((SAFETENSORS_FILE, read_tensors), (PICKLED, lambda path: named_tensors(load_pickled(path)))):
         if (folder / name).exists():
             found = read(folder / name)
         elif (folder / f"{name}{_INDEX}").exists():
@@ -49,10 +49,6 @@ def read_weights(folder: Path) -> ForeignWeights:
             continue
         return ForeignWeights({name.removeprefix("model."): tensor for name, tensor in found.items()})
     raise UserError(f"has neither {SAFETENSORS_FILE} nor {PICKLED}, nor their shards")
-
-
-def _read_pickled(path: Path) -> dict[str, Tensor]:
-    return named_tensors(load_pickled(path))
 
 
 def _read_shards(folder: Path, index: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:

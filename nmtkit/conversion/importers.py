@@ -128,9 +128,7 @@ _OTHER_MODELS = {  # values of model_type in config.json -> what the model is, a
 def find_importer(path: Path, grows: bool = False) -> Importer:
     """Find the importer for a file or folder. Importers run no code from it, and reject unsupported features.
 
-    With `grows`, it may be an nmtkit checkpoint.
-
-    Raises UserError if the path does not exist or has an unknown format.
+    With `grows`, it may be an nmtkit checkpoint. Raises UserError if the path does not exist or has an unknown format.
     """
     if not path.exists():
         is_hub_name = _HUB_NAME.fullmatch(str(path)) and not path.parent.exists()
@@ -138,8 +136,7 @@ def find_importer(path: Path, grows: bool = False) -> Importer:
         raise UserError(f"{path}: no such file or folder{download}")
     if _is_checkpoint(path):
         if grows:
-            read = load_checkpoint
-            return Importer("an nmtkit checkpoint", _is_checkpoint, lambda path, _: read(path), ())
+            return Importer("an nmtkit checkpoint", _is_checkpoint, lambda path, _: load_checkpoint(path), ())
         raise UserError(f"{path} is an nmtkit checkpoint: use it directly")
     if is_export(path):
         raise UserError(f"nmt-export wrote {path}: convert it with nmt-export {path} --to checkpoint")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.calibration import with_input_scales
 from nmtkit.conversion.config import ExportConfig
-from nmtkit.conversion.folder import add_tokenizers, export_folder
+from nmtkit.conversion.folder import export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface_export import named_tensors, piece_ids
 from nmtkit.conversion.known import MARIAN, check_known
@@ -31,6 +31,7 @@ from nmtkit.conversion.marian_file import (
 )
 from nmtkit.conversion.marian_import import sentencepiece_ids
 from nmtkit.conversion.weights import MASK
+from nmtkit.data.corpus import write_tokenizers
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.inference.shortlist import Shortlist
@@ -83,7 +84,7 @@ def to_marian(checkpoint: Checkpoint, folder: Path, weights: str, options: Expor
             listed = "".join(f"{json.dumps(piece, ensure_ascii=False)}: {ids[piece]}\n" for piece in ids)
             (staging / name).write_bytes(side.model if suffix == SPM else listed.encode())
         if suffix == YAML:
-            add_tokenizers(staging, checkpoint)
+            write_tokenizers(staging, checkpoint.languages, checkpoint.source, checkpoint.target)
         if isinstance(lists, Shortlist):
             (staging / _SHORTLIST).write_bytes(_serialize(lists, *orders))
         if browser:

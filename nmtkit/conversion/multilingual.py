@@ -27,7 +27,6 @@ from nmtkit.wording import quoted
 SPM_MODEL, MASK_PIECE = "sentencepiece.bpe.model", "<mask>"
 _SPM_SPECIALS = ["<unk>", "<s>", "</s>"]
 _CODE = re.compile(r"[a-z]{2,}_[A-Za-z0-9_]+|__[a-z]+__")
-_LATIN = "_Latn"
 # In the order of their ids. Of NLLB without _Latn.
 _NLLB_CODES = """
 ace_Arab ace acm_Arab acq_Arab aeb_Arab afr ajp_Arab aka amh_Ethi apc_Arab arb_Arab ars_Arab ary_Arab arz_Arab asm_Beng
@@ -66,7 +65,7 @@ class Family:
     defaults: tuple[tuple[str, Any], ...] = ()  #: of its config.json, other than those of M2M-100
 
 
-_NLLB = Family("m2m_100", ("NllbTokenizer", None), tuple(c if "_" in c else c + _LATIN for c in _NLLB_CODES.split()))
+_NLLB = Family("m2m_100", ("NllbTokenizer", None), tuple(c if "_" in c else f"{c}_Latn" for c in _NLLB_CODES.split()))
 _M2M = Family(
     "m2m_100", ("M2M100Tokenizer", None), tuple(f"__{code}__" for code in _M2M_CODES.split()), has_vocabulary=True
 )

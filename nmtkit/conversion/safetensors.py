@@ -16,7 +16,8 @@ from nmtkit.checkpoint import (
     from_header,
     to_header,
 )
-from nmtkit.conversion.folder import add_tokenizers, export_folder, read_part
+from nmtkit.conversion.folder import export_folder, read_part
+from nmtkit.data.corpus import write_tokenizers
 from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
 from nmtkit.model.parameters import check_finite, check_weights
@@ -32,7 +33,7 @@ def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
     """
     content = serialize_tensors(as_tensors(checkpoint.chosen(weights)))
     with export_folder(folder, replace) as staging:
-        add_tokenizers(staging, checkpoint)
+        write_tokenizers(staging, checkpoint.languages, checkpoint.source, checkpoint.target)
         (staging / SAFETENSORS_FILE).write_bytes(content)
         header = json.dumps(to_header(checkpoint), indent=2, ensure_ascii=False)
         (staging / SAFETENSORS_HEADER).write_text(header + "\n", encoding="utf-8")

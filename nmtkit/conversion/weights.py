@@ -49,7 +49,6 @@ _SSRU: Parts = {  # in place of self-attention, with names of nmtkit's own
     "self_attention.gate": ("rnn.gate",),
     "around_self_attention.norm": ("rnn_layer_norm",),
 }
-_WITHOUT_BIAS = "self_attention.value"
 
 _D_COLUMNS = (
     *("_embedding.weight", "projection.weight", ".qkv.weight", ".q.weight", ".kv.weight", ".inner.weight"),
@@ -119,7 +118,7 @@ class ForeignWeights:
             f"{ours}.{part}": torch.cat([self.take(f"{module}.{part}") for module in theirs])
             for ours, theirs in modules.items()
             for part in ("weight", "bias")
-            if part == "weight" or not ours.endswith(_WITHOUT_BIAS)
+            if part == "weight" or not ours.endswith("self_attention.value")  # it has no bias
         }
 
     def take_embeddings(

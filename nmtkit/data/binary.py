@@ -9,7 +9,6 @@ import mmap
 import os
 import struct
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -91,9 +90,7 @@ class TokenFileWriter:
         self.sentences += len(lengths)
         self.tokens += len(tokens)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._token_file, self._index_file:
             if kind is None:
                 self._index_file.seek(0)

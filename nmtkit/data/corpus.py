@@ -101,7 +101,6 @@ def write_tokenizers(folder: Path, languages: tuple[str, str], source: Tokenizer
 
 
 def _check_files(folder: Path, description: Description, verify: bool) -> None:
-    """Raise UserError that names the first file that is missing or has the wrong size or checksum."""
     for name, record in description.files.items():
         path = folder / name
         if not path.is_file():

@@ -9,11 +9,11 @@ import math
 import operator
 import re
 from bisect import bisect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
 
 from nmtkit.errors import UserError
-from nmtkit.text.spm_model import ModelType, Piece, PieceType, read_model
+from nmtkit.text.spm_model import ModelType, PieceType, read_model
 from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer
 from nmtkit.text.vocabulary import UNK
 
@@ -45,7 +45,9 @@ class Resegmenter:
                 "has only one segmentation per text: omit the option, or preprocess with a different model"
             )
         self._pieces = tokenizer.vocab.pieces
-        scores = _scores(pieces, tokenizer)
+        normal = [piece for piece in pieces if piece.type == PieceType.NORMAL]
+        ids = tokenizer.vocab.to_ids(piece.text for piece in normal)  # UNK for pieces that the vocabulary lacks
+        scores = {piece.text: (piece.score, number) for piece, number in zip(normal, ids, strict=True)}
         self._fixed = set(range(len(self._pieces))) - {number for _, number in scores.values()}
         self._segment: Segmenter = (
             BPEDropout(scores, rate) if model_type == ModelType.BPE else UnigramSampling(scores, rate)
@@ -71,13 +73,6 @@ class Resegmenter:
                 return list(ids)
             drawn += segmented
         return drawn
-
-
-def _scores(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Scores:
-    """Return scores and ids of the normal pieces, with UNK for pieces that the vocabulary lacks."""
-    normal = [piece for piece in pieces if piece.type == PieceType.NORMAL]
-    ids = tokenizer.vocab.to_ids(piece.text for piece in normal)
-    return {piece.text: (piece.score, number) for piece, number in zip(normal, ids, strict=True)}
 
 
 class _MergeState:

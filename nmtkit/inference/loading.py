@@ -28,9 +28,8 @@ def load_models(
             raise UserError(
                 f"these checkpoints cannot form an ensemble: checkpoint {number} translates {theirs}, not {ours}"
             )
-        for side in ("source", "target"):
-            for difference in tokenizer_differences(side, getattr(first, side), getattr(other, side)):
-                raise UserError(f"these checkpoints cannot form an ensemble: checkpoint {number} differs, {difference}")
+        for difference in tokenizer_differences((first.source, first.target), (other.source, other.target)):
+            raise UserError(f"these checkpoints cannot form an ensemble: checkpoint {number} differs, {difference}")
     models = [load_model(checkpoint, device, precision, weights) for checkpoint in checkpoints]
     return Ensemble(models) if others else models[0]
 

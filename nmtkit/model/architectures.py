@@ -4,8 +4,8 @@ docs/architecture.md describes how to add one, and `tests/helpers/toy_model.py` 
 model only when a model is created, because reading a checkpoint needs no torch.
 """
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmtkit.errors import UserError
@@ -18,28 +18,24 @@ if TYPE_CHECKING:
     from nmtkit.model.translation_model import TranslationModel
 
 
-def _model_in(module: str, name: str) -> Callable[[Any, int, int], "TranslationModel"]:
-    """Return a function that creates a model of a class in nmtkit.model, and imports the class only when called."""
-    return lambda *arguments: getattr(import_module(f"nmtkit.model.{module}"), name)(*arguments)
-
-
 class Architecture(NamedTuple):
     """The classes of an architecture, a row of `ARCHITECTURES`."""
 
     config: type[ModelConfig]  # class of the options
-    model: Callable[[Any, int, int], "TranslationModel"]  # from options, source and target vocabulary size
+    model: str  # class of the model, as module:class
 
 
 ARCHITECTURES = {
-    TransformerConfig.arch: Architecture(TransformerConfig, _model_in("transformer", "Transformer")),
-    RecurrentConfig.arch: Architecture(RecurrentConfig, _model_in("recurrent", "Recurrent")),
-    ConvolutionalConfig.arch: Architecture(ConvolutionalConfig, _model_in("convolutional", "Convolutional")),
+    TransformerConfig.arch: Architecture(TransformerConfig, "nmtkit.model.transformer:Transformer"),
+    RecurrentConfig.arch: Architecture(RecurrentConfig, "nmtkit.model.recurrent:Recurrent"),
+    ConvolutionalConfig.arch: Architecture(ConvolutionalConfig, "nmtkit.model.convolutional:Convolutional"),
 }
 
 
 def make_model(config: ModelConfig, source_size: int, target_size: int) -> "TranslationModel":
     """Create a model with random weights. Raises UserError if the options do not fit the vocabularies."""
-    return ARCHITECTURES[config.arch].model(config, source_size, target_size)
+    model: TranslationModel = resolve_name(ARCHITECTURES[config.arch].model)(config, source_size, target_size)
+    return model
 
 
 def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:

@@ -32,7 +32,7 @@ def attend(
     if record is None and _fused_pays(q, k):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_rate, is_causal=causal)
     if causal:
-        mask = causal_mask(q.size(2), q.device)
+        mask = position_mask(q.size(2), q.device, causal, window=q.size(2))
     scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
@@ -53,15 +53,11 @@ def _fused_pays(q: Tensor, k: Tensor) -> bool:
     return q.size(2) >= 8 and (q.dtype == torch.float32 or k.size(2) >= 256)
 
 
-def causal_mask(length: int, device: torch.device, window: int | None = None) -> Tensor:
-    """Return the mask (T, T) with which positions attend to themselves and all (or `window`) earlier positions."""
-    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    return mask if window is None else mask.triu(-window)
-
-
-def window_mask(length: int, device: torch.device, window: int) -> Tensor:
-    """Return the mask (T, T) that lets each position attend to itself and to `window` positions on each side (§4)."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril(window).triu(-window)
+def position_mask(length: int, device: torch.device, causal: bool, window: int) -> Tensor:
+    """Return the mask (T, T) with which positions attend to themselves, to at most `window` earlier positions and,
+    unless `causal`, to as many later ones (§4)."""
+    mask = torch.ones(length, length, dtype=torch.bool, device=device)
+    return mask.tril(0 if causal else window).triu(-window)
 
 
 class StackedLinear(nn.Linear):
@@ -155,12 +151,9 @@ class SelfAttention(nn.Module):
 
     def _within(self, length: int, device: torch.device, mask: Tensor | None) -> Tensor | None:
         """Combine the padding mask (B, 1, 1, T) with the causal mask and the window."""
-        if self.causal:
-            allowed = causal_mask(length, device, self.window)
-        elif self.window is not None:
-            allowed = window_mask(length, device, self.window)
-        else:
+        if not self.causal and self.window is None:
             return mask
+        allowed = position_mask(length, device, self.causal, length if self.window is None else self.window)
         # padding attends to itself, so that no row of the softmax is empty
         return allowed if mask is None else allowed & (mask | torch.eye(length, dtype=torch.bool, device=device))
 

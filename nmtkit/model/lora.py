@@ -16,8 +16,6 @@ from nmtkit.model.attention import StackedLinear
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.translation_model import TranslationModel
 
-_MATRIX = ".weight"  # the end of parameter names
-
 
 class LowRankLinear(nn.Linear):
     """Computes x·(W + s·B·A)ᵀ + b as x·Wᵀ + b + s·(x·Aᵀ)·Bᵀ, so the frozen W needs no gradient.
@@ -51,7 +49,7 @@ def add_low_rank(model: TranslationModel, config: LoraConfig) -> None:
     if a pattern of `config` matches nothing.
     """
     linears = {
-        f"{name}{_MATRIX}": name
+        f"{name}.weight": name
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module.weight is not model.output_matrix
     }

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from nmtkit.console.log import logger
 from nmtkit.model import native_operators
 from nmtkit.model.config import ModelConfig, TransformerConfig
-from nmtkit.model.short_attention import is_short
+from nmtkit.model.short_attention import MAX_KEYS
 from nmtkit.wording import first_line
 
 Kernel = Callable[..., Any]  #: `attend_sentences`, or torch's `varlen_attn` with the same arguments
@@ -165,7 +165,8 @@ def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, l
     """Whether `attend_short` supports a model with this output matrix (W, D), and is fastest at this length."""
     if not isinstance(config, TransformerConfig) or config.attention_dropout or config.attention_window is not None:
         return False
-    return is_short(longest) and native_operators.serves(matrix) and precision in (torch.float32, torch.bfloat16)
+    is_fastest = longest <= MAX_KEYS and precision in (torch.float32, torch.bfloat16)
+    return is_fastest and native_operators.serves(matrix)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from nmtkit.model import native_operators
 
 Heads = tuple[int, int]
 
-_LONGEST = 48  # most keys for which it is faster than torch's kernel, by benchmarks/operators.py
+MAX_KEYS = 48  #: for which it is faster than torch's kernel, by benchmarks/operators.py
 
 
 class Sizes(NamedTuple):
@@ -31,14 +31,9 @@ class Sizes(NamedTuple):
 def serves(projections: tuple[Tensor, ...], mask: Tensor | None) -> bool:
     """Whether `attend_short` supports these projections (B, T, …) and mask (B, 1, 1, S), and is faster than torch."""
     # Checked first: a torch.compile graph must not depend on the length.
-    if not native_operators.serves(*projections) or not is_short(projections[-1].size(1)):
+    if not native_operators.serves(*projections) or projections[-1].size(1) > MAX_KEYS:
         return False
     return mask is None or mask.shape[1:3] == (1, 1)
-
-
-def is_short(keys: int) -> bool:
-    """Whether the compiled attention is faster than torch's for sentences of at most `keys` keys."""
-    return keys <= _LONGEST
 
 
 def attend_short(

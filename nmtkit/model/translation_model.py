@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nmtkit.model.config import ModelConfig
-from nmtkit.model.packed_attention import Packing
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
 
@@ -39,10 +38,6 @@ class TranslationModel(nn.Module, ABC):
     @abstractmethod
     def decode(self, tgt_in: Tensor, memory: Any) -> Tensor:
         """Decode tgt_in (B, T), the target shifted right, and return the output (B, T, D) before the projection."""
-
-    def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
-        """Encode packed src (S,), and decode packed tgt_in (T,) to (T, D). Only for models with `--packing`."""
-        raise NotImplementedError
 
     @property
     @abstractmethod

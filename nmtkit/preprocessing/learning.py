@@ -38,18 +38,13 @@ def reuse_tokenizers(config: VocabularyConfig, languages: tuple[str, str]) -> To
     if config.vocab_from is not None:
         reused = _fitting(_open(config.vocab_from), config, languages)
     else:
-        reused = _of_model(config)
+        assert config.spm_model is not None
+        try:
+            reused = (SentencePieceTokenizer(config.spm_model.read_bytes()),) * 2
+        except (OSError, UserError) as error:
+            raise UserError(f"--spm-model {config.spm_model}: {getattr(error, 'strerror', None) or error}") from error
     symbols = config.user_symbol if set(PLACEHOLDERS) <= set(reused[0].symbols()) else config.symbols
     return add_symbols(reused, symbols) if symbols else reused
-
-
-def _of_model(config: VocabularyConfig) -> Tokenizers:
-    assert config.spm_model is not None
-    try:
-        tokenizer = SentencePieceTokenizer(config.spm_model.read_bytes())
-    except (OSError, UserError) as error:
-        raise UserError(f"--spm-model {config.spm_model}: {getattr(error, 'strerror', None) or error}") from error
-    return tokenizer, tokenizer
 
 
 def _open(path: Path) -> Dataset | Checkpoint:
@@ -64,7 +59,7 @@ def _open(path: Path) -> Dataset | Checkpoint:
 
 def _fitting(given: Dataset | Checkpoint, config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
     """Return the tokenizers of `given`. Raises UserError if they do not fit the languages or the kind of text."""
-    if given.source is not given.target and not includes((given.source_language, given.target_language), languages):
+    if given.source is not given.target and not includes(given.languages, languages):
         separate = "tokenizers" if shares_vocabulary(given.source, given.target) else "vocabularies"
         raise UserError(f"--vocab-from {config.vocab_from}: its separate {separate} are for different languages")
     if given.source.kind != given.target.kind:

@@ -243,7 +243,7 @@ def _report(split: EncodedSplit, languages: tuple[str, str], warn_unknown: bool)
 
 def _show_result(encoded: Sequence[EncodedSplit], dataset: Dataset) -> None:
     """Show a table of all corpora, only on a terminal, and the next command."""
-    sides = side_names((dataset.source_language, dataset.target_language))
+    sides = side_names(dataset.languages)
     rows = [{"split": split.name, **corpus_row(corpus, sides)} for split in encoded for corpus in split.corpora]
     folder = dataset.folder
     command = f"nmt-train {shlex.quote(str(folder))} --save-dir {shlex.quote(f'checkpoints/{folder.name}')}"

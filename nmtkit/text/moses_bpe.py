@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
-from typing import NamedTuple
 
 from nmtkit.errors import UserError
 from nmtkit.storage.files import parse_json
@@ -29,17 +28,10 @@ _CHARACTER = re.compile(r"@-@|&(?:[a-z]+|#[0-9]+);|.", re.DOTALL)  # Moses escap
 Ranks = dict[tuple[str, str], int]  # pair of symbols -> rank; the lowest is merged first
 
 
-class Codes(NamedTuple):
-    """BPE merges in order of application, each as `left right`."""
-
-    merges: tuple[str, ...]
-    separate_end: bool  #: whether the end of a word is initially a separate symbol, as in subword-nmt 0.1
-
-
-def read_codes(content: bytes) -> Codes:
+def read_codes(content: bytes) -> tuple[tuple[str, ...], bool]:
     """Read BPE codes of subword-nmt (either version, given in the first line) or of fastBPE (with counts).
 
-    Raises UserError if the content is malformed.
+    Returns `merges` and `separate_end` of `MosesBpe`. Raises UserError if the content is malformed.
     """
     try:
         lines = content.decode().rstrip("\n").split("\n")
@@ -52,7 +44,7 @@ def read_codes(content: bytes) -> Codes:
     has_counts = all(len(merge) == 3 and merge[2].isdecimal() for merge in fields)
     merges = tuple(" ".join(merge[:2] if has_counts else merge) for merge in fields)
     _check_merges(merges)
-    return Codes(merges, separate_end=not has_counts and header[1:] != ["0.2"])
+    return merges, not has_counts and header[1:] != ["0.2"]
 
 
 def _check_merges(merges: Sequence[object]) -> None:
@@ -69,8 +61,8 @@ class MosesBpe:
     """
 
     language: str  #: code of the language in Moses, which treats unknown ones like English
-    merges: tuple[str, ...]
-    separate_end: bool = False
+    merges: tuple[str, ...]  #: in order of application, each as `left right`
+    separate_end: bool = False  #: whether the end of a word is initially a separate symbol, as in subword-nmt 0.1
     mark: str = INNER_MARK  #: INNER_MARK ends all pieces of a word except the last, FINAL_MARK only the last
     lowercase: bool = False
     normalize: bool = False

@@ -168,16 +168,6 @@ def without_language_codes(model: bytes) -> bytes:
     return b"".join(_message(number, value) for number, value in _fields(model) if number != LANGUAGE_CODE)
 
 
-def mark_invisible_kept(model: bytes) -> bytes:
-    """Record in a serialized model that text keeps invisible characters, see `nmtkit.text.invisible`."""
-    return model + _INVISIBLE_KEPT
-
-
-def keeps_invisible(model: bytes) -> bool:
-    """Whether `mark_invisible_kept` was applied to a serialized model."""
-    return _INVISIBLE_KEPT in model  # parsing all fields would take 0.1 seconds
-
-
 def _message(number: int, content: bytes) -> bytes:
     return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
 
@@ -190,7 +180,8 @@ def _encode_varint(value: int) -> bytes:
     return bytes([*encoded, value])
 
 
-_INVISIBLE_KEPT = _message(_KEEPS_INVISIBLE, b"invisible characters are kept")
+#: Part of a serialized model whose text keeps invisible characters, see `nmtkit.text.invisible`.
+INVISIBLE_KEPT = _message(_KEEPS_INVISIBLE, b"invisible characters are kept")
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:

@@ -12,7 +12,7 @@ from unicodedata import normalize
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.text.invisible import without_invisible
-from nmtkit.text.spm_model import mark_invisible_kept
+from nmtkit.text.spm_model import INVISIBLE_KEPT
 from nmtkit.text.vocabulary import SPECIALS
 
 NORMALIZATIONS = ("identity", "nfc", "nfkc", "nmt_nfkc")
@@ -72,7 +72,7 @@ def train_sentencepiece(
         reason = str(error).rpartition("] ")[2] or str(error)  # without the position in SentencePiece's source code
         reason = _SENTENCEPIECE_OPTION.sub(lambda option: flag(option[1]), reason)
         raise UserError(f"--vocab-size {vocab_size}: SentencePiece failed: {reason}") from error
-    return mark_invisible_kept(content.getvalue()) if keep_invisible else content.getvalue()
+    return content.getvalue() + (INVISIBLE_KEPT if keep_invisible else b"")
 
 
 def _cut(sentence: str) -> Iterator[str]:

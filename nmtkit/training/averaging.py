@@ -149,9 +149,8 @@ def relative_names(paths: Sequence[Path]) -> list[str]:
 def _differences(a: Checkpoint, b: Checkpoint, weights: str) -> Iterator[str]:
     """Describe each difference that prevents averaging `b` with `a`: model options first, then languages and data."""
     yield from model_differences(a.model_config, b.model_config, but_for=a.model_config.dropout_options)
-    if (a.source_language, a.target_language) != (b.source_language, b.target_language):
-        yield (f"it translates {b.source_language}-{b.target_language}, not {a.source_language}-{a.target_language}")
-    yield from tokenizer_differences("source", a.source, b.source)
-    yield from tokenizer_differences("target", a.target, b.target)
+    if a.languages != b.languages:
+        yield f"it translates {'-'.join(b.languages)}, not {'-'.join(a.languages)}"
+    yield from tokenizer_differences((a.source, a.target), (b.source, b.target))
     if weights != "trained" and (a.ema is None) != (b.ema is None):
         yield f"it has {'a' if b.ema else 'no'} moving average of the weights: use --weights trained"

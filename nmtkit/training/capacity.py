@@ -4,7 +4,6 @@ Both are resolved when a run begins. Checkpoints record them as if they had been
 any machine, because the micro-batches of an update determine its dropout masks.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,14 +32,12 @@ def with_batches_of_device(data: TrainingData, options: TrainingOptions, ranks: 
     """Resolve --packing auto and --max-tokens auto from the run's record, or else for the devices. Raises UserError."""
     recorded = ranks.run_on_main(lambda: SaveDir(options.checkpoints).read_options())
     batches = {} if recorded is None else recorded["batches"]
-    options = _with(options, packing=_packing(batches, options, ranks.device))
+    packing = _packing(batches, options, ranks.device)
+    options = replace(options, batches=replace(options.batches, packing=packing))
     if options.batches.max_tokens == AUTO:
-        options = _with(options, max_tokens=_max_tokens(batches, data, options, ranks))
+        max_tokens = _max_tokens(batches, data, options, ranks)
+        options = replace(options, batches=replace(options.batches, max_tokens=max_tokens))
     return options
-
-
-def _with(options: TrainingOptions, **values: Any) -> TrainingOptions:
-    return replace(options, batches=replace(options.batches, **values))
 
 
 def _packing(recorded: dict[str, Any], options: TrainingOptions, device: torch.device) -> str:
@@ -106,16 +103,20 @@ class _Trial:
         batch = Batch.unpadded(rows, rows, rows).to(self.device)
         self.loss.zero_grad(set_to_none=True)
         try:
-            return _peak_memory(self.device, lambda: self._pass(batch))
+            return self._peak_memory(batch)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             return torch.inf
 
-    def _pass(self, batch: Batch) -> None:
+    def _peak_memory(self, batch: Batch) -> float:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
         with autocast(self.device, self.precision):
             loss, _ = self.loss(batch)
         torch.autograd.backward(loss)
+        return float(torch.cuda.max_memory_allocated(self.device) - before)
 
 
 def largest_update(source_tokens: int, target_tokens: int, batches: BatchConfig) -> int:
@@ -128,12 +129,3 @@ def largest_update(source_tokens: int, target_tokens: int, batches: BatchConfig)
         return batches.batch_tokens
     ratio = max(1.0, source_tokens / target_tokens)
     return int(ratio * (batches.batch_tokens + CPU_TOKENS // 2))
-
-
-def _peak_memory(device: torch.device, work: Callable[[], None]) -> float:
-    """Measure the peak bytes of the tensors that `work` allocates on a GPU."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    work()
-    return float(torch.cuda.max_memory_allocated(device) - before)

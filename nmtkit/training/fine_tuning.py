@@ -1,14 +1,13 @@
 """Fine-tuning: initial weights from a checkpoint, added vocabulary pieces, and frozen parameters."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from nmtkit.checkpoint import Checkpoint, Weights, load_checkpoint
+from nmtkit.checkpoint import Weights, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.model.config import model_differences
@@ -17,7 +16,7 @@ from nmtkit.model.parameters import check_finite
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.model.weights import as_arrays, collect_weights
 from nmtkit.storage.archive import as_user_errors
-from nmtkit.text.tokenizer import tokenizer_differences
+from nmtkit.text.tokenizer import Tokenizer, tokenizer_differences
 from nmtkit.text.user_symbols import add_symbols
 
 
@@ -32,8 +31,9 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> tu
         check_finite(checkpoint.chosen())
     for difference in model_differences(config, checkpoint.model_config, but_for=config.free_options):
         raise UserError(f"--init-from {path}: {difference}: give the options that it was trained with")
-    if any(vocabulary_differences(_with_symbols_of(dataset, checkpoint), dataset)):
-        for difference in vocabulary_differences(checkpoint, dataset):
+    own, given = (dataset.source, dataset.target), (checkpoint.source, checkpoint.target)
+    if any(tokenizer_differences(own, _with_symbols_of(dataset, given))):
+        for difference in tokenizer_differences(own, given):
             raise UserError(
                 f"--init-from {path}: {difference}, as in {dataset.folder}: preprocess with --vocab-from {path}"
             )
@@ -55,20 +55,12 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> tu
     return weights, checkpoint.search
 
 
-def _with_symbols_of(dataset: Dataset, given: Checkpoint) -> Checkpoint:
-    """Add the dataset's additional pieces to `given` as user symbols; return it unchanged if that is impossible."""
-    symbols = dataset.source.vocab.pieces[len(given.source.vocab) :]
+def _with_symbols_of(dataset: Dataset, given: tuple[Tokenizer, Tokenizer]) -> tuple[Tokenizer, Tokenizer]:
+    """Add the dataset's additional pieces to `given` as user symbols; return them unchanged if that is impossible."""
     try:
-        source, target = add_symbols((given.source, given.target), symbols)
+        return add_symbols(given, dataset.source.vocab.pieces[len(given[0].vocab) :])
     except UserError:
         return given
-    return replace(given, source=source, target=target)
-
-
-def vocabulary_differences(given: Checkpoint, dataset: Dataset) -> Iterator[str]:
-    """Describe how the vocabularies and tokenizers of a checkpoint and a dataset differ."""
-    yield from tokenizer_differences("source", dataset.source, given.source)
-    yield from tokenizer_differences("target", dataset.target, given.target)
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:

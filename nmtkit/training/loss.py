@@ -11,12 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
-from nmtkit.machine import native_build
 from nmtkit.machine.precision import product_dtype
 from nmtkit.model import native_operators
-from nmtkit.model.config import TransformerConfig
 from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.packed_attention import PackedSide, attends_short, kernel_for, pack_sides
+from nmtkit.model.transformer import Transformer
 from nmtkit.model.translation_model import TranslationModel, mask_never_output
 from nmtkit.text.vocabulary import NEVER_OUTPUT
 
@@ -93,17 +92,8 @@ def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: flo
     if native_operators.serves(exact):
         exact.copy_(logits)  # no copy if they share memory
         losses = exact.new_empty(len(exact), 2, dtype=torch.float32)
-        native_build.native.cross_entropy(
-            exact.dtype == torch.bfloat16,
-            exact.data_ptr(),
-            len(exact),
-            exact.size(1),
-            target.contiguous().data_ptr(),
-            smoothing,
-            learning,
-            losses.data_ptr(),
-            torch.get_num_threads(),
-        )
+        arguments = *exact.shape, target.contiguous(), smoothing, learning, losses
+        native_operators.run("cross_entropy", exact, exact, *arguments)
         return losses.sum(0)
     if (kernel := _kernel_for(logits)) is not None:
         return kernel(logits, target, smoothing, learning)
@@ -154,12 +144,10 @@ def _add_products(
 
 
 def _add(x: Tensor, total: Tensor) -> None:
-    if not (native_operators.serves(x) and native_operators.serves(total) and total.dtype == torch.float32):
+    if native_operators.serves(x) and native_operators.serves(total) and total.dtype == torch.float32:
+        native_operators.run("add", x, x, total, x.numel())
+    else:
         total += x
-        return
-    native_build.native.add(
-        x.dtype == torch.bfloat16, x.data_ptr(), total.data_ptr(), x.numel(), torch.get_num_threads()
-    )
 
 
 def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
@@ -182,35 +170,6 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
         tuple[Tensor, Tensor],
         _ProjectedCrossEntropy.apply(hidden, matrix, target, smoothing),  # type: ignore[no-untyped-call]
     )
-
-
-def batch_loss(
-    model: TranslationModel, batch: MicroBatchTensors, smoothing: float, r_drop: float = 0.0, guidance: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Return the sums over a batch's real target tokens of smoothed loss and negative log-likelihood, scalars in nats.
-
-    With `r_drop` α, two dropout masks give two losses and two distributions p and q. The loss is then the mean of both
-    plus α/4 · (KL(p‖q) + KL(q‖p)): half the loss of R-Drop, which adds both (Liang et al. 2021). With `guidance`, it
-    also has `alignment_loss` with this weight, if the batch has an alignment. A packed batch needs `decode_packed`.
-    """
-    if isinstance(batch, PackedBatch):
-        target = batch.tgt_out[: batch.target_tokens]
-    else:
-        target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
-    passes = 2 if r_drop else 1
-    aligned = batch.alignment if guidance and isinstance(batch, Batch) else None
-    weights: list[Tensor] = []
-    hidden = torch.cat([_decode(model, batch, None if aligned is None else weights) for _ in range(passes)])
-    matrix, bias = model.output_matrix, model.output_bias
-    if bias is not None:
-        hidden, matrix = _with_bias_as_column(hidden, matrix, bias)
-    loss, nll = projected_cross_entropy(hidden, matrix, target.repeat(passes), smoothing)
-    if aligned is not None:
-        loss = loss + guidance * torch.stack([alignment_loss(each, aligned) for each in weights]).sum()
-    if not r_drop:
-        return loss, nll
-    first, second = hidden.chunk(2)
-    return loss / 2 + r_drop / 4 * symmetric_divergence(first, second, matrix), nll / 2
 
 
 def alignment_loss(weights: Tensor, alignment: Tensor) -> Tensor:
@@ -241,30 +200,53 @@ def _divergence(a: Tensor, b: Tensor, matrix: Tensor) -> Tensor:
 
 
 class MicroBatchLoss(nn.Module):
-    """Model and loss in one module, because DistributedDataParallel wraps `forward`, which includes the projection."""
+    """Model and loss in one module, because DistributedDataParallel wraps `forward`, which includes the projection.
+
+    With `r_drop` α, two dropout masks give two losses and two distributions p and q in training. The loss is then the
+    mean of both plus α/4 · (KL(p‖q) + KL(q‖p)): half the loss of R-Drop, which adds both (Liang et al. 2021). With
+    `guidance`, it also has `alignment_loss` with this weight, if the batch has an alignment.
+    """
 
     def __init__(self, model: TranslationModel, smoothing: float, r_drop: float = 0.0, guidance: float = 0.0) -> None:
         super().__init__()
         self.model, self.smoothing, self.r_drop, self.guidance = model, smoothing, r_drop, guidance
 
     def forward(self, batch: MicroBatchTensors) -> tuple[Tensor, Tensor]:
-        """Return the two scalars of `batch_loss`."""
-        return batch_loss(self.model, batch, self.smoothing, self.r_drop if self.training else 0.0, self.guidance)
+        """Return the sums over a batch's real target tokens of smoothed loss and negative log-likelihood, scalars in
+        nats. A packed batch needs a Transformer."""
+        if isinstance(batch, PackedBatch):
+            target = batch.tgt_out[: batch.target_tokens]
+        else:
+            target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
+        passes = 2 if self.r_drop and self.training else 1
+        aligned = batch.alignment if self.guidance and isinstance(batch, Batch) else None
+        weights: list[Tensor] = []
+        hidden = torch.cat([_decode(self.model, batch, None if aligned is None else weights) for _ in range(passes)])
+        matrix, bias = self.model.output_matrix, self.model.output_bias
+        if bias is not None:
+            hidden, matrix = _with_bias_as_column(hidden, matrix, bias)
+        loss, nll = projected_cross_entropy(hidden, matrix, target.repeat(passes), self.smoothing)
+        if aligned is not None:
+            loss = loss + self.guidance * torch.stack([alignment_loss(each, aligned) for each in weights]).sum()
+        if passes == 1:
+            return loss, nll
+        first, second = hidden.chunk(2)
+        return loss / 2 + self.r_drop / 4 * symmetric_divergence(first, second, matrix), nll / 2
 
 
 def _decode(model: TranslationModel, batch: MicroBatchTensors, weights: list[Tensor] | None) -> Tensor:
     """Return the decoder's output (target_tokens, D) for the real target tokens of a batch. The attention (B, H, T, S)
     of a Transformer's last layer to the source is appended to `weights`, if given."""
     if isinstance(batch, PackedBatch):
-        return _decode_packed(model, batch)
+        return _decode_packed(cast(Transformer, model), batch)
     record = {} if weights is None else {"record_last": weights}
     hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths), **record)
     return hidden.flatten(0, 1).index_select(0, batch.target_indices)
 
 
-def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
+def _decode_packed(model: Transformer, batch: PackedBatch) -> Tensor:
     """Return the decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
-    if isinstance(model.config, TransformerConfig) and not model.config.source_end:
+    if not model.config.source_end:
         batch = batch.without_source_end()
     matrix = model.output_matrix
     precision = product_dtype(matrix)

@@ -166,7 +166,6 @@ def load_optimizer(optimizer: Optimizers, model: nn.Module, tensors: Iterable[tu
 
 
 def _trained(optimizer: Optimizers, model: nn.Module) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer]]:
-    """Yield the name of each trained parameter, the parameter and its optimizer."""
     owners = {each: part for part in optimizer.parts for group in part.param_groups for each in group["params"]}
     for name, parameter in model.named_parameters():
         if parameter in owners:

@@ -146,13 +146,11 @@ def _cost_of_validation(data: TrainingData) -> float:
 
 
 def _validations(data: TrainingData, tokens: float) -> int:
-    """Return the number of validations in a run that has time for this many target tokens."""
     affordable = _SHARE_OF_VALIDATIONS * tokens / max(1.0, _cost_of_validation(data))
     return max(_AVERAGED, min(_VALIDATIONS, int(affordable)))
 
 
 def _schedule(updates: int, validations: int, minutes: float) -> dict[str, Any]:
-    """Return the options of a run with this many updates and validations in this time."""
     every = max(1, updates // validations)
     return {
         "max_updates": updates,

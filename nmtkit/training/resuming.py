@@ -12,8 +12,9 @@ from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.weights import as_tensors, load_weights
+from nmtkit.text.tokenizer import tokenizer_differences
 from nmtkit.training.config import TrainingOptions
-from nmtkit.training.fine_tuning import initial_weights, vocabulary_differences
+from nmtkit.training.fine_tuning import initial_weights
 from nmtkit.training.learner import Learner
 from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optimizer, schedule_free_sums
@@ -107,7 +108,8 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
             f"{folder} contains checkpoints of a run with {before.describe()}, not {now.describe()}: use the options "
             "it was started with, or a different --save-dir"
         )
-    for difference in vocabulary_differences(checkpoint, dataset):
+    own, given = (dataset.source, dataset.target), (checkpoint.source, checkpoint.target)
+    for difference in tokenizer_differences(own, given):
         raise UserError(
             f"{folder} contains checkpoints with a different vocabulary than {dataset.folder} ({difference}): "
             "use the dataset it was started with, or a different --save-dir"

@@ -6,12 +6,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint, read_model_config, read_progress, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, read_progress, save_checkpoint
 from nmtkit.console.log import logger
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig
 from nmtkit.model.parameters import check_finite
 from nmtkit.storage.archive import as_user_errors
 from nmtkit.storage.atomic import link_file, lock, remove_partial_files, staged_file
@@ -19,9 +18,7 @@ from nmtkit.storage.outputs import refuse_dataset
 from nmtkit.storage.run_files import BEST, LAST, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.optim import check_optimizer
-from nmtkit.training.state import check_record
 
-T = TypeVar("T")
 Better = Callable[[float, float], bool]  # whether the first of two validation values is better
 
 
@@ -97,19 +94,10 @@ class SaveDir:
             )
         return None
 
-    def read_model_config(self) -> ModelConfig | None:
-        """Read the model's options from the newest checkpoint with an intact header; None if there is none."""
-        return self._from_newest_header(read_model_config)
-
     def read_options(self) -> dict[str, Any] | None:
         """Read the run's options from the newest checkpoint with an intact header; None if there is none."""
-        return self._from_newest_header(_recorded_options)
-
-    def _from_newest_header(self, read: Callable[[Path], T]) -> T | None:
-        for _, path in reversed(self._found()):
-            with contextlib.suppress(UserError):
-                return read(path)
-        return None
+        recorded = (_progress(path).get("options") for _, path in reversed(self._found()))
+        return next(filter(None, recorded), None)
 
     def _found(self) -> list[tuple[int, Path]]:
         """List update and path of each numbered checkpoint, and of LAST if it is newer, oldest first. Raises UserError
@@ -188,19 +176,15 @@ class SaveDir:
 def _load_resumable(path: Path, update: int) -> Checkpoint:
     """Load a checkpoint. Raises UserError unless a run can resume from it after `update`."""
     checkpoint = load_checkpoint(path, merge=False)
-    check_record(checkpoint.progress, path, update)
+    if "options" not in checkpoint.progress:
+        raise UserError(f"{path} is an average or an import: use it with --init-from")
+    if checkpoint.progress["update"] != update:
+        raise UserError(f"{path} was saved after update {checkpoint.progress['update']}, not {update} as its name says")
     with as_user_errors(path):
         check_finite(checkpoint.weights)
         check_finite(checkpoint.ema or {})
         check_optimizer(checkpoint.optimizer or {}, checkpoint.weights)
     return checkpoint
-
-
-def _recorded_options(path: Path) -> dict[str, Any]:
-    progress = read_progress(path)
-    check_record(progress, path)
-    options: dict[str, Any] = progress["options"]
-    return options
 
 
 def _progress(path: Path) -> dict[str, Any]:

@@ -1,14 +1,12 @@
-"""The progress of a run, and its record in checkpoints: created when a run saves, checked before it resumes."""
+"""The progress of a run, and its record in checkpoints."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtkit.data.batching import ORDER_VERSION, DataPosition
 from nmtkit.data.mixture import MixedUpdate
-from nmtkit.errors import UserError
 from nmtkit.training.config import StopConfig, TrainingOptions
 from nmtkit.training.loss import LOSS_VERSION, perplexity
 from nmtkit.training.optim import SCHEDULE_VERSION
@@ -194,11 +192,3 @@ def is_interim(state: RunState, metric: str, options: TrainingOptions) -> bool:
     if config.save_epochs is None:
         is_due |= bool(config.save_minutes or state.validation or state.reason_to_stop(options.stop, metric))
     return not is_due
-
-
-def check_record(progress: Mapping[str, Any], path: Path, update: int | None = None) -> None:
-    """Raise UserError unless a run can resume from the `progress` of a checkpoint, written after `update` if given."""
-    if "options" not in progress:
-        raise UserError(f"{path} is an average or an import: use it with --init-from")
-    if update is not None and progress["update"] != update:
-        raise UserError(f"{path} was saved after update {progress['update']}, not {update} as its name says")

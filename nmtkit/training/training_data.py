@@ -1,8 +1,9 @@
 """The datasets of a run, their names in reports, and the share of each in an update."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from nmtkit.data.corpus import Dataset, Split
@@ -38,9 +39,13 @@ class TrainingData:
             if folder in resolved[:number]:
                 raise UserError(f"{folders[number]} is given twice: raise its weight in --mix instead")
         datasets = [Dataset.open(folder, verify) for folder in folders]
-        for other in datasets[1:]:
-            for difference in _differences(other, datasets[0]):
-                raise UserError(f"{other.folder} cannot be mixed with {datasets[0].folder}: {difference}")
+        first, *others = datasets
+        for other in others:
+            for difference in tokenizer_differences((first.source, first.target), (other.source, other.target)):
+                raise UserError(
+                    f"{other.folder} cannot be mixed with {first.folder}: {difference}: "
+                    f"preprocess it with --vocab-from {first.folder}"
+                )
         _check_tags(datasets)
         _check_validation(datasets)
         splits = [dataset.split(TRAINING) for dataset in datasets]
@@ -123,17 +128,8 @@ def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]
 def distinct_names(folders: Sequence[Path]) -> list[str]:
     """Name each folder by the last parts of its path, as many as are needed to make the names distinct."""
     paths = [resolve(folder).parts[1:] for folder in folders]
-    for count in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-count:]) for parts in paths]
-        if len(set(names)) == len(names):
-            return names
-    raise AssertionError("the folders are distinct")
-
-
-def _differences(other: Dataset, first: Dataset) -> Iterator[str]:
-    for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
-        for difference in tokenizer_differences(side, ours, theirs):
-            yield f"{difference}: preprocess it with --vocab-from {first.folder}"
+    candidates = (["/".join(parts[-length:]) for parts in paths] for length in count(1))
+    return next(names for names in candidates if len(set(names)) == len(names))
 
 
 def _check_tags(datasets: Sequence[Dataset]) -> None:

@@ -23,7 +23,7 @@ from nmtkit.cli.start import load_command
 from nmtkit.cli.train import choose_model
 from nmtkit.cli.train import main as nmt_train
 from nmtkit.model.architectures import make_model
-from nmtkit.model.flops import training_flops
+from nmtkit.training.cost import training_flops
 
 EXAMPLES = ROOT / "examples"
 RECIPES = sorted(path.stem for path in EXAMPLES.glob("*.py") if "with Recipe(" in path.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.residual import LayerNorm
 from nmtkit.model.translation_model import TranslationModel
-from nmtkit.training.loss import batch_loss
+from nmtkit.training.loss import MicroBatchLoss
 
 
 def small_model(layers: int, **options: Any) -> TranslationModel:
@@ -37,7 +37,7 @@ def gradients(model: TranslationModel, device: torch.device, precision: torch.dt
     src, tgt = (torch.randint(4, 100, (8, length), generator=random) for length in (24, 22))
     model.zero_grad(set_to_none=True)
     with autocast(device, precision):
-        loss, _ = batch_loss(model, Batch.unpadded(src, tgt, tgt).to(device), smoothing=0.1)
+        loss, _ = MicroBatchLoss(model, smoothing=0.1)(Batch.unpadded(src, tgt, tgt).to(device))
     torch.autograd.backward(loss)
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 

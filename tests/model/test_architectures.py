@@ -29,7 +29,7 @@ MakeCheckpoint = Callable[..., Checkpoint]
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toy in the two tables, as a new architecture would be."""
-    monkeypatch.setitem(ARCHITECTURES, "toy", Architecture(ToyConfig, Toy))
+    monkeypatch.setitem(ARCHITECTURES, "toy", Architecture(ToyConfig, "toy_model:Toy"))
     monkeypatch.setitem(PRESETS, "toy", Preset(ToyConfig, {"label_smoothing": 0.2}))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nmtkit.model import attention
-from nmtkit.model.attention import CrossAttention, SelfAttention, attend, causal_mask, window_mask
+from nmtkit.model.attention import CrossAttention, SelfAttention, attend, position_mask
 from nmtkit.model.config import TransformerConfig
 
 D, H = 12, 3
@@ -96,9 +96,9 @@ def test_window_masks_match_their_definition() -> None:
     for length in (1, 2, 5, 9):
         for window in (1, 2, 4, 20):
             i, j = torch.arange(length).unsqueeze(1), torch.arange(length).unsqueeze(0)
-            assert_close(window_mask(length, device, window), (i - j).abs() <= window)
-            assert_close(causal_mask(length, device, window), (j <= i) & (i - j <= window))
-        assert_close(causal_mask(length, device), j <= i)
+            assert_close(position_mask(length, device, False, window), (i - j).abs() <= window)
+            assert_close(position_mask(length, device, True, window), (j <= i) & (i - j <= window))
+        assert_close(position_mask(length, device, True, length), j <= i)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -118,7 +118,7 @@ def test_blockwise_attention_equals_masked_full_attention(causal: bool, window: 
     (expected,) = torch.autograd.grad(explicit, x, downstream)
     (gradient,) = torch.autograd.grad(blockwise, x, downstream)
     assert_close(gradient, expected)
-    near = causal_mask(length, x.device, window) if causal else window_mask(length, x.device, window)
+    near = position_mask(length, x.device, causal, window)
     assert (record[0].transpose(0, 1)[:, real].masked_select(~near.expand(3, -1, -1)[real]) == 0).all()
 
 

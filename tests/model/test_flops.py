@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
-from nmtkit.model.flops import peak_flops, training_flops
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.training.cost import peak_flops, training_flops
 from nmtkit.training.loss import projected_cross_entropy
 
 SIZES: dict[str, Any] = {"d_model": 12, "d_ff": 20, "heads": 3, "encoder_layers": 2, "decoder_layers": 3}

@@ -175,7 +175,7 @@ def mask_of(lengths: Sequence[int], longest: int) -> Tensor:
     return (torch.arange(longest) < torch.tensor(lengths)[:, None])[:, None, None, :]
 
 
-@pytest.mark.parametrize("length", [1, 13, short_attention._LONGEST])
+@pytest.mark.parametrize("length", [1, 13, short_attention.MAX_KEYS])
 def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, Any]) -> None:
     for causal, mask in ((True, None), (False, None), (False, mask_of([length, 1, (length + 1) // 2], length))):
         torch.manual_seed(3)
@@ -183,7 +183,7 @@ def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, Any]) -> 
         check(lambda x, layer=layer, mask=mask: layer.to(x.dtype)(x, mask), draw(3, length, 12))
 
 
-@pytest.mark.parametrize("length", [1, 13, short_attention._LONGEST])
+@pytest.mark.parametrize("length", [1, 13, short_attention.MAX_KEYS])
 def test_self_attention_in_bf16_computes_in_fp32(length: int, sizes: dict[str, Any]) -> None:
     layer = SelfAttention(attention_config(sizes), causal=False)
     projections = draw(3, length, sum(layer.widths))

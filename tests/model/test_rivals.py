@@ -14,10 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.data.batch import make_batch
 from nmtkit.errors import UserError
-from nmtkit.model.flops import training_flops
 from nmtkit.model.translation_model import TranslationModel
 from nmtkit.text.vocabulary import BOS, EOS, PAD
-from nmtkit.training.loss import batch_loss, projected_cross_entropy
+from nmtkit.training.cost import training_flops
+from nmtkit.training.loss import MicroBatchLoss, projected_cross_entropy
 
 
 def gradients(model: TranslationModel, loss: Tensor) -> list[Tensor]:
@@ -143,7 +143,7 @@ def test_the_loss_includes_the_bias_of_the_projection(name: str) -> None:
     batch = make_batch(src.flatten().numpy(), sizes[0], tgt_in.flatten().numpy(), sizes[1])
     logits = model(batch.src, batch.source_lengths, batch.tgt_in)
     expected = smoothed_loss(logits.flatten(0, 1), batch.tgt_out.flatten(), 0.1)
-    loss, _ = batch_loss(model, batch, 0.1)
+    loss, _ = MicroBatchLoss(model, 0.1)(batch)
     assert_close(loss.double(), expected, rtol=1e-5, atol=0)
     for one, other in zip(gradients(model, loss), gradients(model, expected), strict=True):
         assert_close(one, other, rtol=1e-4, atol=1e-6)

@@ -22,7 +22,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import BOS, PAD
-from nmtkit.training.loss import batch_loss
+from nmtkit.training.loss import MicroBatchLoss
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -225,7 +225,7 @@ def test_the_loss_includes_the_output_bias() -> None:
     counts = torch.tensor([6, 6]).numpy()
     batch = make_batch(src.flatten().numpy(), lengths.numpy(), tgt.flatten().numpy(), counts)
     expected = smoothed_loss(model(src, lengths, batch.tgt_in).flatten(0, 1), tgt.flatten(), 0.1)
-    loss, _ = batch_loss(model, batch, 0.1)
+    loss, _ = MicroBatchLoss(model, 0.1)(batch)
     assert_close(loss.double(), expected, rtol=1e-5, atol=0)
     parameters = list(model.parameters())
     found, exact = (torch.autograd.grad(each, parameters) for each in (loss, expected))

@@ -234,10 +234,10 @@ def check_same(given: Checkpoint | Dataset, expected: Checkpoint) -> None:
     """Compare the tokenizers, and whether they share a vocabulary."""
     assert given.joined == expected.joined
     assert (given.source.vocab is given.target.vocab) == expected.joined
-    for side in ("source", "target"):
-        ours, theirs = getattr(given, side), getattr(expected, side)
-        assert list(tokenizer_differences(side, ours, theirs)) == []
-        assert ours.encode(LINES[:50]) == theirs.encode(LINES[:50])
+    ours, theirs = (given.source, given.target), (expected.source, expected.target)
+    assert list(tokenizer_differences(ours, theirs)) == []
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.encode(LINES[:50]) == other.encode(LINES[:50])
 
 
 def test_a_checkpoint_keeps_both_tokenizers(checkpoint: Checkpoint, tmp_path: Path) -> None:

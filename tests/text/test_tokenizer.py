@@ -10,7 +10,7 @@ import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from nmtkit.errors import UserError
-from nmtkit.text.spm_model import mark_invisible_kept
+from nmtkit.text.spm_model import INVISIBLE_KEPT
 from nmtkit.text.spm_training import train_sentencepiece
 from nmtkit.text.tokenizer import (
     KINDS,
@@ -170,7 +170,7 @@ def foreign_model(model_type: str, **changed: Any) -> bytes:
 
 def check_ids(model: bytes) -> None:
     """Hold each id against the piece that SentencePiece gives for it."""
-    tokenizer = SentencePieceTokenizer(mark_invisible_kept(model))
+    tokenizer = SentencePieceTokenizer(model + INVISIBLE_KEPT)
     reference = SentencePieceProcessor(model_proto=model)
     random_lines = ["".join(random.Random(seed).choices("dehuns 猫ß<>/2c▁\t", k=30)) for seed in range(50)]
     for line in [*TEXT[:50], *STRANGE, *random_lines, *(reference.id_to_piece(i) for i in range(len(reference)))]:

@@ -56,7 +56,7 @@ def test_the_longest_sentence_is_the_minimum_if_trials_run_out_of_memory(
     def fail(*_: Any) -> float:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(capacity, "_peak_memory", fail)
+    monkeypatch.setattr(capacity._Trial, "_peak_memory", fail)
     with fake_gpu(monkeypatch):
         found = capacity.with_batches_of_device(data, options, Ranks(GPU)).batches
     assert found.max_tokens == data.longest()
@@ -83,7 +83,7 @@ def test_the_default_micro_batch_is_large_on_a_gpu_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = replace(options, batches=replace(options.batches, max_tokens=given))
-    monkeypatch.setattr(capacity, "_peak_memory", lambda device, work: 1000.0)
+    monkeypatch.setattr(capacity._Trial, "_peak_memory", lambda self, batch: 1000.0)
     with fake_gpu(monkeypatch):
         found = capacity.with_batches_of_device(data, options, Ranks(torch.device(device))).batches
     assert (found.max_tokens, found.packing) == (expected, "off")

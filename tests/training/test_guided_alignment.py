@@ -24,7 +24,7 @@ from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.loader import Loader
-from nmtkit.training.loss import batch_loss
+from nmtkit.training.loss import MicroBatchLoss
 
 LENGTHS = (3, 7), (9, 2), (5, 5)  # of sources and targets
 
@@ -74,15 +74,15 @@ def test_loss_and_gradient_are_those_of_the_definition(
 ) -> None:
     model, batch = make(**changes).to(precision), aligned_batch()
     model.activation_checkpointing = checkpointing
-    loss, nll = batch_loss(model, batch, 0.0, guidance=0.3)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss, nll = MicroBatchLoss(model, 0.0, guidance=0.3)(batch)
+    loss.backward()
     ours = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
     expected = plain_loss(model, batch, 0.3)
     expected.backward()  # type: ignore[no-untyped-call]
     rtol, atol = (1e-5, 1e-6) if precision == torch.float64 else (1e-3, 1e-4)
     assert_close(loss.double(), expected.double(), rtol=rtol, atol=atol)
-    assert_close(nll.double(), batch_loss(model, batch, 0.0)[0].detach().double(), rtol=rtol, atol=atol)
+    assert_close(nll.double(), MicroBatchLoss(model, 0.0)(batch)[0].detach().double(), rtol=rtol, atol=atol)
     for gradient, parameter in zip(ours, model.parameters(), strict=True):
         assert_close(gradient, parameter.grad, rtol=rtol, atol=atol)
 

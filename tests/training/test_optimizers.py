@@ -20,7 +20,7 @@ from nmtkit.errors import UserError
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.ema import ScheduleFreeAverage
-from nmtkit.training.loss import batch_loss, symmetric_divergence
+from nmtkit.training.loss import MicroBatchLoss, symmetric_divergence
 from nmtkit.training.optim import load_optimizer, make_optimizer, optimizer_tensors, schedule_free_sums, take_step
 
 SCALER = torch.amp.GradScaler("cpu", enabled=False)
@@ -230,12 +230,12 @@ def test_r_drop_adds_half_its_weight_times_the_divergence_of_two_masks_to_the_me
     tgt = sentences(5, 3, seed=2)
     batch = Batch.unpadded(sentences(6, 6), tgt[:1].expand(2, -1), tgt[:1].expand(2, -1))
     torch.manual_seed(5)
-    loss, nll = batch_loss(model, batch, 0.1, r_drop=5.0)
+    loss, nll = MicroBatchLoss(model, 0.1, r_drop=5.0)(batch)
     torch.manual_seed(5)
     hidden, losses = [], []
     for _ in range(2):
         state = torch.get_rng_state()
-        losses.append(batch_loss(model, batch, 0.1))
+        losses.append(MicroBatchLoss(model, 0.1)(batch))
         torch.set_rng_state(state)
         hidden.append(model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths)).flatten(0, 1))
     p, q = (model.project(each).index_select(1, torch.tensor([1, *range(3, W)])).log_softmax(-1) for each in hidden)

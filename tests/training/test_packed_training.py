@@ -28,7 +28,7 @@ from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.config import BatchConfig, CheckpointConfig, ComputeConfig, OptimizerConfig, TrainingOptions
-from nmtkit.training.loss import batch_loss
+from nmtkit.training.loss import MicroBatchLoss
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
 from nmtkit.training.training_data import TrainingData
@@ -63,7 +63,7 @@ def packings_for_padding(batch: PackedBatch) -> tuple[Packing, Packing]:
 
 def loss_and_gradients(model: torch.nn.Module, batch: MicroBatchTensors) -> dict[str, Tensor]:
     model.zero_grad()
-    loss, nll = batch_loss(model, batch, 0.1)  # type: ignore[arg-type]
+    loss, nll = MicroBatchLoss(model, 0.1)(batch)  # type: ignore[arg-type]
     loss, nll = loss / TOKENS, nll / TOKENS
     torch.autograd.backward(loss)
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,26 +14,9 @@ from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import SCHEDULE_VERSION
-from nmtkit.training.state import RunState, Window, check_record
 
-PATH = Path("checkpoint_7.pt")
 STOPPED = ("--max-updates", 4, "--validate-every", 3, "--log-every", 3)  # in the first epoch, within a window
 RESUMED = ("--max-updates", 6, "--validate-every", 3, "--log-every", 3)
-
-RECORD: dict[str, Any] = {
-    **asdict(RunState(update=7, epoch=2, updates_in_part=3, updates_in_epoch=3, minutes=0.5, best=2.5)),
-    "window": asdict(Window(1.0, 1.0, 10, 20, 30, 1.0)),
-    "best_metric": "valid_loss",
-    "checkpoint_validations": [[3, 2.5], [6, 2.75]],
-    "options": {"batches": {"seed": 1}, "optimizer": {"lr_schedule": "paper"}},
-}
-
-
-def test_records_of_this_older_and_newer_versions_are_accepted() -> None:
-    check_record(RECORD, PATH)
-    check_record({**RECORD, "of_a_newer_version": 1}, PATH)
-    for name in RECORD.keys() - {"update", "updates_in_epoch", "best_metric", "checkpoint_validations", "options"}:
-        check_record({key: value for key, value in RECORD.items() if key != name}, PATH)
 
 
 @pytest.fixture
