@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_model import Toy, ToyConfig
+from toy_model import ToyConfig
 from training_runs import assert_same_end, last, metrics
 
 from nmtkit.errors import UserError
@@ -24,7 +24,7 @@ from nmtkit.training.trainer import train
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ARCHITECTURES, "toy", Architecture(ToyConfig, Toy))
+    monkeypatch.setitem(ARCHITECTURES, "toy", Architecture(ToyConfig, "toy_model:Toy"))
 
 
 def toy_options(folder: Path, updates: int) -> TrainingOptions:
