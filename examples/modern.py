@@ -36,7 +36,7 @@ with Recipe("modern", v.WORK) as run:
     def train(data: str, folder: str, options: str, seed: int, updates: int = v.UPDATES) -> None:
         run(
             f"nmt-train {data} --save-dir {folder}/checkpoints --seed {seed} {options} --precision {v.PRECISION} "
-            f"--batch-tokens 2048 --max-tokens 1024 --lr-schedule linear --warmup-updates {updates // 10} "
+            f"--batch-tokens 2048 --max-tokens 1024 --lr-schedule linear --warmup-updates {max(1, updates // 10)} "
             f"--max-updates {updates} --save-minutes 0 --validate-every {v.VALIDATE_EVERY} --valid-bleu --keep-last 3",
             machine=v.ON_DEVICE,
         )
