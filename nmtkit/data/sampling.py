@@ -33,7 +33,7 @@ class PairSampling:
     def __init__(
         self, dataset: Dataset, split: Split, rate: float, longest: int, seed: int, augmentation: str | None = None
     ) -> None:
-        self._longest, self._seed, self._dataset = longest, seed, dataset
+        self._longest, self._seed = longest, seed
         self._files = split.source, split.target
         self._resegment: tuple[Resegmenter, Resegmenter] | None = None
         if rate:
