@@ -27,7 +27,7 @@ class Preset(NamedTuple):
 # What later work changed, with a deep encoder and a shallow decoder, at the FLOPs of the paper's model of that size.
 _MODERN = {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary", "bias": False}
 # Sizes of the Firefox translation models, in a form that Marian can read.
-_STUDENT = {"positions": "marian", "decoder_recurrence": "ssru", "decoder_layers": 2}
+_STUDENT = {"norm": "post", "positions": "marian", "decoder_recurrence": "ssru", "decoder_layers": 2}
 _TRANSFORMER: dict[str, dict[str, Any]] = {
     "transformer": {},  # name in checkpoints and options.json, which contain every option
     "transformer_base": {},

@@ -37,7 +37,7 @@ _VALIDATIONS = 16  # at most
 _SHARE_OF_VALIDATIONS = 0.1  # of the time, at most
 _AVERAGED = 4  # checkpoints, one for each validation: the last quarter of the run
 _SHARE = 0.92  # of the time is planned; the rest is for checkpoints, averaging, and variations of the speed
-_SIZES = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")  # of a model that --arch fixes
+_SIZES = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")  # --arch fixes them, and what it sets
 _COST_OF_TRAINING = 3  # passes of a validation
 
 
@@ -51,11 +51,11 @@ class Rule(NamedTuple):
     options: Mapping[str, Any]
 
 
-_PRE_NORM = {"norm": "pre", "lr_schedule": "linear"}
-_SMALL = {"arch": "transformer_small", **_PRE_NORM, "max_tokens": 1024, "batch_tokens": 2048, "lr": 2e-3}
+_COMMON = {"norm": "pre", "positions": "rotary", "lr_schedule": "linear"}
+_SMALL = {"arch": "transformer_small", **_COMMON, "max_tokens": 1024, "batch_tokens": 2048, "lr": 2e-3}
 _SMALLEST = {**_SMALL, "d_ff": 512, "optimizer": "muon", "lr": 4e-3}
-_BASE = {"arch": "transformer_base", **_PRE_NORM, "batch_tokens": 8192, "lr": 1e-3}
-_BIG = {"arch": "transformer_big", **_PRE_NORM, "batch_tokens": 25000, "lr": 7e-4}
+_BASE = {"arch": "transformer_base", **_COMMON, "batch_tokens": 8192, "lr": 1e-3}
+_BIG = {"arch": "transformer_big", **_COMMON, "batch_tokens": 25000, "lr": 7e-4}
 
 # For each size of corpus, the largest model first.
 RULES = (
@@ -88,7 +88,8 @@ def with_plan(
     if options.fine_tuning.init_from:
         raise UserError("--budget plans a new model: to fine-tune one, use --max-minutes")
     if "arch" in given:
-        given = {name: getattr(options.model, name) for name in _SIZES if hasattr(options.model, name)} | dict(given)
+        fixed = (*_SIZES, *PRESETS[given["arch"]].options)
+        given = {name: getattr(options.model, name) for name in fixed if hasattr(options.model, name)} | dict(given)
     recorded = ranks.run_on_main(lambda: SaveDir(options.checkpoints).read_options())
     if recorded is not None:
         before = recorded["stop"].get("budget")

@@ -17,7 +17,8 @@ from nmtkit.training.planning import RULES, Rule, rules_for
 from nmtkit.training.trainer import Trainer
 
 UPDATES = 12
-LINEAR = {"arch": "transformer_tiny", "norm": "pre", "lr_schedule": "linear", "lr": 1e-3, "dropout": 0.3}
+COMMON = {"norm": "pre", "positions": "rotary", "lr_schedule": "linear"}
+LINEAR = {**COMMON, "arch": "transformer_tiny", "lr": 1e-3, "dropout": 0.3}
 SMALL = Rule(math.inf, 0, 2, LINEAR)
 
 
@@ -50,6 +51,7 @@ def test_the_printed_command_trains_the_same_weights_as_the_plan(train: Train, r
     assert {name for name in planned if planned[name] != explicit[name]} == {"budget", "save_dir"}
     assert planned["dropout"] == 0.3
     assert planned["norm"] == "pre"
+    assert planned["positions"] == "rotary"
     assert planned["validate_every"] == 1  # of 12 updates, not of those that fit into 10 minutes
     assert equal(weights(tmp_path / "planned"), weights(tmp_path / "explicit"))
 
@@ -101,6 +103,14 @@ def test_a_plan_for_adam_has_no_learning_rate_of_muon(
     train(tmp_path / "adam", "--budget", "10m", "--max-updates", 1, "--optimizer", "adam")
     assert options_of(tmp_path / "muon")["lr"] == 4e-3
     assert options_of(tmp_path / "adam")["lr"] == 2e-3
+
+
+def test_a_plan_leaves_what_a_given_architecture_sets(train: Train, tmp_path: Path) -> None:
+    small = ("--d-model", 16, "--d-ff", 16, "--heads", 2, "--encoder-layers", 1)
+    train(tmp_path, "--budget", "10m", "--max-updates", 1, "--arch", "student_tiny", *small)
+    options = options_of(tmp_path)
+    assert (options["positions"], options["norm"], options["d_model"]) == ("marian", "post", 16)
+    assert options["lr_schedule"] == "linear"
 
 
 def test_the_rules_cover_corpora_of_all_sizes() -> None:
