@@ -37,6 +37,7 @@ _VALIDATIONS = 16  # at most
 _SHARE_OF_VALIDATIONS = 0.1  # of the time, at most
 _AVERAGED = 4  # checkpoints, one for each validation: the last quarter of the run
 _SHARE = 0.92  # of the time is planned; the rest is for checkpoints, averaging, and variations of the speed
+_LATEST = 0.99  # of the time: training stops if it has become slower; the rest is for the start and the last checkpoint
 _SIZES = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")  # --arch fixes them, and what it sets
 _COST_OF_TRAINING = 3  # passes of a validation
 
@@ -113,7 +114,7 @@ def with_plan(
     tokens = passes * data.tokens_per_epoch
     updates = given.get("max_updates") or max(validations, round(tokens / trial.batches.batch_tokens))
     averaging = 2 * _cost_of_validation(data) / speed  # seconds
-    left = minutes - (time.monotonic() - began + averaging) / 60
+    left = _LATEST * minutes - (time.monotonic() - began + averaging) / 60
     schedule = _schedule(updates, validations, left)
     values = {**rule.options, "dropout": dropout, **schedule}
     names = {"arch", *(one.name for part in fields(trial) for one in fields(getattr(trial, part.name)))}
