@@ -37,7 +37,7 @@ _VALIDATIONS = 16  # at most
 _SHARE_OF_VALIDATIONS = 0.1  # of the time, at most
 _AVERAGED = 4  # checkpoints, one for each validation: the last quarter of the run
 _SHARE = 0.92  # of the time is planned; the rest is for checkpoints, averaging, and variations of the speed
-_LATEST = 0.99  # of the time: training stops if it has become slower; the rest is for the start and the last checkpoint
+_LATEST = 0.97  # of the time: training stops if it has become slower; the rest is for the start and the last checkpoint
 _SIZES = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")  # --arch fixes them, and what it sets
 _COST_OF_TRAINING = 3  # passes of a validation
 
@@ -113,7 +113,7 @@ def with_plan(
     dropout = round(rule.options["dropout"] * min(1.0, 4 * passes / rule.most), 2)
     tokens = passes * data.tokens_per_epoch
     updates = given.get("max_updates") or max(validations, round(tokens / trial.batches.batch_tokens))
-    averaging = 2 * _cost_of_validation(data) / speed  # seconds
+    averaging = 4 * _cost_of_validation(data) / speed  # seconds of two validations, even at half the speed
     left = _LATEST * minutes - (time.monotonic() - began + averaging) / 60
     schedule = _schedule(updates, validations, left)
     values = {**rule.options, "dropout": dropout, **schedule}
